@@ -6,6 +6,7 @@
 
 pub mod base32;
 pub mod caller;
+pub mod ending;
 pub mod environment;
 pub mod id;
 pub mod image;

@@ -1,1 +1,19 @@
-//! (stub)
+//! One sandbox's life.
+//!
+//! [`spec`] says what a sandbox is made of, [`backend`] is the contract of a
+//! place where it runs, [`lifecycle`] decides what follows what, [`driver`] does
+//! it, one task for each sandbox, and [`host`] holds those of this machine.
+//! [`link`] is the host's end of the byte pipe into the guest and [`guest`] the
+//! client of the API behind it.
+//!
+//! Nothing here knows HTTP surfaces, SQL or a particular backend, and nothing
+//! believes the guest: what it sends is bounded before it is read, and the link
+//! it arrives on says who it is.
+
+pub mod backend;
+pub mod driver;
+pub mod guest;
+pub mod host;
+pub mod lifecycle;
+pub mod link;
+pub mod spec;

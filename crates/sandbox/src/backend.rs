@@ -1,0 +1,98 @@
+//! The contract of a place where sandboxes run.
+//!
+//! A backend reports facts and holds no policy. It does not retry and does not
+//! decide whether an operation is allowed now: the driver does both, and bounds
+//! every wait. `testkit::contract` states the sentences below as tests, and
+//! every implementation runs them.
+
+use std::fmt;
+
+use async_trait::async_trait;
+use domain::{id::SandboxId, isolation::IsolationClass};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::spec::SandboxSpec;
+
+/// A byte pipe to a guest.
+pub trait Pipe: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Pipe for T {}
+
+/// Why a backend could not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum BackendError {
+    /// This host cannot run such a sandbox, and asking again will not help.
+    #[error("{0}")]
+    Refused(String),
+    /// There is no such sandbox here.
+    #[error("the sandbox does not exist on this host")]
+    NotFound,
+    /// A step failed. Nothing is left behind.
+    #[error("{step} failed")]
+    Failed {
+        /// What was being done, such as `starting the virtual machine`.
+        step: &'static str,
+        /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+impl BackendError {
+    /// Wraps the cause of a failed step.
+    pub fn failed(
+        step: &'static str,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        Self::Failed { step, source: source.into() }
+    }
+}
+
+/// Where sandboxes run.
+///
+/// Every method is idempotent, because the driver repeats a call whose answer
+/// was lost: `create` twice with one id makes one sandbox, `destroy` of an
+/// absent one succeeds. All sandboxes a backend made outlive the process that
+/// asked for them, unless the backend was built to end them with it.
+#[async_trait]
+pub trait Backend: fmt::Debug + Send + Sync {
+    /// The name used in configuration and logs, such as `qemu`.
+    fn name(&self) -> &'static str;
+
+    /// How strongly its sandboxes are separated. Never changes while running.
+    fn isolation(&self) -> IsolationClass;
+
+    /// Makes what all sandboxes of this spec share, so that `create` is quick.
+    ///
+    /// `create` calls it when needed; calling it before only moves the wait.
+    async fn prepare(&self, spec: &SandboxSpec) -> Result<(), BackendError>;
+
+    /// Makes the sandbox. Its guest is up or about to be; [`Backend::connect`]
+    /// reaches it.
+    ///
+    /// On error, nothing is left behind. When this future is dropped, what
+    /// exists so far is listed by [`Backend::list`] and removed by
+    /// [`Backend::destroy`].
+    async fn create(&self, id: &SandboxId, spec: &SandboxSpec) -> Result<(), BackendError>;
+
+    /// Opens the byte pipe to the guest, at once or not at all.
+    ///
+    /// There is one at a time: a new one takes the place of the last. The pipe
+    /// has no connections of its own, so bytes of an earlier use may still
+    /// arrive; framing deals with that.
+    async fn connect(&self, id: &SandboxId) -> Result<Box<dyn Pipe>, BackendError>;
+
+    /// Waits until the machine is gone and says what is known about why, in one
+    /// sentence without host paths.
+    ///
+    /// For a sandbox that does not exist it returns at once.
+    async fn wait(&self, id: &SandboxId) -> String;
+
+    /// Removes the sandbox and everything made for it.
+    async fn destroy(&self, id: &SandboxId) -> Result<(), BackendError>;
+
+    /// Lists what exists, whole or half-made, whoever made it.
+    async fn list(&self) -> Result<Vec<SandboxId>, BackendError>;
+
+    /// The last output of the machine's console, bounded by the backend.
+    async fn console(&self, id: &SandboxId) -> Result<Vec<u8>, BackendError>;
+}

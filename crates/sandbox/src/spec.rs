@@ -1,0 +1,43 @@
+//! What a sandbox is made of.
+
+use domain::{environment::Environment, image::Image, size::Resources};
+
+/// Everything a backend needs to make the machine.
+///
+/// Two sandboxes of equal image and resources are clones of one template.
+#[derive(Clone, Debug)]
+pub struct SandboxSpec {
+    /// The verified base image.
+    pub image: Image,
+    /// Its limits.
+    pub resources: Resources,
+}
+
+/// What the guest is told once it answers; no backend sees it.
+#[derive(Clone, Debug, Default)]
+pub struct Personality {
+    /// Variables of every process.
+    pub environment: Environment,
+    /// Accounts under which processes may run.
+    pub accounts: Accounts,
+}
+
+/// The accounts that a caller may start processes as.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Accounts {
+    /// `user` (1000) and root, which that user can become by `sudo` anyway.
+    #[default]
+    UserAndRoot,
+    /// `user` only.
+    User,
+}
+
+impl Accounts {
+    /// Their numbers.
+    pub fn uids(self) -> Vec<u32> {
+        match self {
+            Self::UserAndRoot => vec![1000, 0],
+            Self::User => vec![1000],
+        }
+    }
+}
