@@ -130,7 +130,7 @@ impl Decoder {
     /// # Errors
     /// An envelope above [`MAX_MESSAGE`] or with a flag nobody sends. The
     /// stream is unusable after that.
-    pub fn next(&mut self) -> Result<Option<Envelope>, Error> {
+    pub fn decode(&mut self) -> Result<Option<Envelope>, Error> {
         if self.buffer.len() < 5 {
             return Ok(None);
         }
@@ -180,7 +180,7 @@ mod tests {
             let mut seen = Vec::new();
             for part in [&wire[..cut], &wire[cut..]] {
                 decoder.push(part);
-                while let Some(envelope) = decoder.next().unwrap() {
+                while let Some(envelope) = decoder.decode().unwrap() {
                     seen.push(envelope);
                 }
             }
@@ -206,7 +206,7 @@ mod tests {
         fn no_bytes_panic_the_decoder(bytes in prop::collection::vec(any::<u8>(), 0..2048)) {
             let mut decoder = Decoder::default();
             decoder.push(&bytes);
-            while let Ok(Some(_)) = decoder.next() {}
+            while let Ok(Some(_)) = decoder.decode() {}
         }
     }
 }

@@ -161,7 +161,7 @@ pub enum WatchMessage {
     /// The first: from now on nothing is missed.
     Start(Empty),
     /// A change.
-    Filesystem(FilesystemEvent),
+    Filesystem(Box<FilesystemEvent>),
     /// Nothing.
     Keepalive(Empty),
 }

@@ -11,6 +11,8 @@
 //! length is bounded before it is believed.
 
 pub mod bytes_json;
+#[cfg(feature = "client")]
+pub mod client;
 pub mod connect;
 pub mod control;
 pub mod filesystem;

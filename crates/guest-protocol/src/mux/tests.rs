@@ -93,7 +93,7 @@ async fn a_lost_pipe_ends_every_stream() {
     guest_driver.abort();
     let mut rest = Vec::new();
     // Either an error or the end of the stream, and soon.
-    let _ = timeout(SOON, stream.read_to_end(&mut rest)).await.unwrap();
+    drop(timeout(SOON, stream.read_to_end(&mut rest)).await.unwrap());
     drop(timeout(SOON, host_driver).await.unwrap());
     assert!(host.opener.open().await.is_err());
 }
@@ -110,7 +110,7 @@ proptest! {
             let (_session, driving) = session(near, Role::Host, Limits::default());
             let talking = async {
                 // The session may end first, which closes the pipe.
-                let _ = far.write_all(&bytes).await;
+                drop(far.write_all(&bytes).await);
                 drop(far);
             };
             let (ended, ()) = tokio::join!(timeout(SOON, driving), talking);
