@@ -1,0 +1,396 @@
+//! A typed client of the server.
+//!
+//! It does what it is told and nothing behind the caller's back: no redirects
+//! are followed (a token must not travel to where an answer points), no proxy of
+//! the environment is used (what a sandbox prints is nobody else's business; a
+//! server behind a proxy is reached through a tunnel), nothing is retried.
+//!
+//! Invariants:
+//!
+//! - The token is in one header that is marked sensitive and prints nowhere.
+//! - Every call but a stream ends within a time that the call itself knows.
+//! - An answer is read up to [`MAX_ANSWER`] bytes, so that a wrong address
+//!   cannot fill memory.
+
+use std::{fmt, io, time::Duration};
+
+use bytes::{Bytes, BytesMut};
+use domain::{
+    id::{SandboxId, TokenId},
+    secret::Secret,
+};
+use futures::StreamExt as _;
+use http::{Method, StatusCode, header};
+use reqwest::Url;
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{
+    audit::{AuditPage, ListAudit},
+    exec::{ExecRequest, ExecResult},
+    files::{Directory, FileQuery, Written},
+    images::Image,
+    limits::Limits,
+    problem::{self, Problem},
+    sandboxes::{CreateSandbox, ListSandboxes, Sandbox, SandboxPage, SetTimeout},
+    tokens::{CreateToken, NewToken, Token},
+};
+
+/// The largest JSON answer that is read. Two outputs of 8 MiB in base64 fit.
+pub const MAX_ANSWER: usize = 32 * 1024 * 1024;
+/// How long a connection may take to come up.
+const CONNECT: Duration = Duration::from_secs(10);
+/// How long an ordinary answer may take.
+const ANSWER: Duration = Duration::from_secs(60);
+/// How long a sandbox may take to start; the first of its kind boots a machine.
+const CREATE: Duration = Duration::from_secs(300);
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The server understood and said no.
+    #[error("{0}")]
+    Refused(Problem),
+    /// The token is missing, wrong or revoked.
+    #[error("the server does not accept the token")]
+    Unauthorized(Problem),
+    /// Nothing answered, or not in time.
+    #[error("no answer from {address}")]
+    Unreachable {
+        /// Scheme, host and port.
+        address: String,
+        /// Why.
+        source: reqwest::Error,
+    },
+    /// Something answered that is not this server.
+    #[error("unexpected answer: {0}")]
+    Protocol(String),
+}
+
+/// A text that is not the address of a server.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a server address; use http://host:port or https://host")]
+pub struct InvalidAddress(pub String);
+
+/// A client of one server with one token.
+#[derive(Clone)]
+pub struct Client {
+    http: reqwest::Client,
+    base: Url,
+    authorization: header::HeaderValue,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("base", &self.base.as_str()).finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// A client of the server at `address` that presents `token`.
+    ///
+    /// # Errors
+    /// The address is not an HTTP URL, or the token cannot stand in a header.
+    pub fn new(address: &str, token: &Secret) -> Result<Self, InvalidAddress> {
+        let invalid = || InvalidAddress(address.to_owned());
+        let mut base = Url::parse(address).map_err(|_| invalid())?;
+        let plain = matches!(base.scheme(), "http" | "https")
+            && base.has_host()
+            && base.username().is_empty()
+            && base.password().is_none()
+            && base.query().is_none()
+            && base.fragment().is_none();
+        if !plain {
+            return Err(invalid());
+        }
+        if !base.path().ends_with('/') {
+            base.set_path(&format!("{}/", base.path()));
+        }
+        let mut authorization = header::HeaderValue::try_from(format!("Bearer {}", token.expose()))
+            .map_err(|_| InvalidAddress("the token holds characters no token has".to_owned()))?;
+        authorization.set_sensitive(true);
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .connect_timeout(CONNECT)
+            .http1_only()
+            .user_agent(concat!("coldframe/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .map_err(|_| invalid())?;
+        Ok(Self { http, base, authorization })
+    }
+
+    /// The address this client talks to.
+    pub fn address(&self) -> &str {
+        self.base.as_str().trim_end_matches('/')
+    }
+
+    /// Creates a sandbox; it runs when this returns.
+    pub async fn create_sandbox(&self, create: &CreateSandbox) -> Result<Sandbox, ClientError> {
+        let request = self.request(Method::POST, &["sandboxes"]).json(create).timeout(CREATE);
+        self.answer(request).await
+    }
+
+    /// A page of sandboxes.
+    pub async fn list_sandboxes(&self, query: &ListSandboxes) -> Result<SandboxPage, ClientError> {
+        self.get(&["sandboxes"], query).await
+    }
+
+    /// One sandbox.
+    pub async fn sandbox(&self, id: &SandboxId) -> Result<Sandbox, ClientError> {
+        self.get(&["sandboxes", id.as_str()], &()).await
+    }
+
+    /// Ends a sandbox; it is gone when this returns.
+    pub async fn terminate(&self, id: &SandboxId) -> Result<(), ClientError> {
+        self.empty(self.request(Method::DELETE, &["sandboxes", id.as_str()]).timeout(ANSWER)).await
+    }
+
+    /// Sets a new time limit, counted from now.
+    pub async fn set_timeout(&self, id: &SandboxId, seconds: u32) -> Result<Sandbox, ClientError> {
+        let body = SetTimeout { timeout_seconds: seconds };
+        let request = self.request(Method::POST, &["sandboxes", id.as_str(), "timeout"]);
+        self.answer(request.json(&body).timeout(ANSWER)).await
+    }
+
+    /// Runs a command to its end.
+    pub async fn exec(
+        &self,
+        id: &SandboxId,
+        exec: &ExecRequest,
+    ) -> Result<ExecResult, ClientError> {
+        let seconds = u64::from(exec.timeout_seconds.unwrap_or(60));
+        let request = self.request(Method::POST, &["sandboxes", id.as_str(), "exec"]);
+        self.answer(request.json(exec).timeout(ANSWER + Duration::from_secs(seconds))).await
+    }
+
+    /// The content of a file, as it arrives. Of a directory, the JSON of
+    /// [`Directory`]: use [`Client::list_directory`] for one.
+    pub async fn read_file(
+        &self,
+        id: &SandboxId,
+        file: &FileQuery,
+    ) -> Result<http::Response<reqwest::Body>, ClientError> {
+        let request = self.request(Method::GET, &["sandboxes", id.as_str(), "files"]).query(file);
+        Ok(self.send(request).await?.into())
+    }
+
+    /// What is in a directory.
+    pub async fn list_directory(
+        &self,
+        id: &SandboxId,
+        directory: &FileQuery,
+    ) -> Result<Directory, ClientError> {
+        self.get(&["sandboxes", id.as_str(), "files"], directory).await
+    }
+
+    /// Writes a file, creating its parents.
+    pub async fn write_file<B>(
+        &self,
+        id: &SandboxId,
+        file: &FileQuery,
+        content: B,
+    ) -> Result<Written, ClientError>
+    where
+        B: Into<reqwest::Body>,
+    {
+        let request = self.request(Method::POST, &["sandboxes", id.as_str(), "files"]);
+        let request = request.query(file).header(header::CONTENT_TYPE, "application/octet-stream");
+        self.answer(request.body(content)).await
+    }
+
+    /// Removes a file or a directory with what is in it.
+    pub async fn remove_file(&self, id: &SandboxId, file: &FileQuery) -> Result<(), ClientError> {
+        let request = self.request(Method::DELETE, &["sandboxes", id.as_str(), "files"]);
+        self.empty(request.query(file).timeout(ANSWER)).await
+    }
+
+    /// The last output of a sandbox's console.
+    pub async fn console(&self, id: &SandboxId) -> Result<Bytes, ClientError> {
+        let request = self.request(Method::GET, &["sandboxes", id.as_str(), "console"]);
+        self.read(self.send(request.timeout(ANSWER)).await?).await
+    }
+
+    /// The images.
+    pub async fn list_images(&self) -> Result<Vec<Image>, ClientError> {
+        self.get(&["images"], &()).await
+    }
+
+    /// One image.
+    pub async fn image(&self, name: &str) -> Result<Image, ClientError> {
+        self.get(&["images", name], &()).await
+    }
+
+    /// What the installation allows.
+    pub async fn limits(&self) -> Result<Limits, ClientError> {
+        self.get(&["limits"], &()).await
+    }
+
+    /// Makes a token.
+    pub async fn create_token(&self, create: &CreateToken) -> Result<NewToken, ClientError> {
+        let request = self.request(Method::POST, &["tokens"]);
+        self.answer(request.json(create).timeout(ANSWER)).await
+    }
+
+    /// The tokens, without their texts.
+    pub async fn list_tokens(&self) -> Result<Vec<Token>, ClientError> {
+        self.get(&["tokens"], &()).await
+    }
+
+    /// Revokes a token at once.
+    pub async fn revoke_token(&self, id: &TokenId) -> Result<(), ClientError> {
+        self.empty(self.request(Method::DELETE, &["tokens", id.as_str()]).timeout(ANSWER)).await
+    }
+
+    /// A page of the audit log.
+    pub async fn list_audit(&self, query: &ListAudit) -> Result<AuditPage, ClientError> {
+        self.get(&["audit"], query).await
+    }
+
+    /// A request to `/v1/` and the given segments, each escaped.
+    pub(crate) fn request(&self, method: Method, segments: &[&str]) -> reqwest::RequestBuilder {
+        let mut url = self.base.clone();
+        if let Ok(mut path) = url.path_segments_mut() {
+            path.pop_if_empty().push("v1").extend(segments);
+        }
+        self.authorized(method, url)
+    }
+
+    /// A request to a path below `/v1/` that is already escaped. None for one
+    /// with dot segments: a URL resolves them, so it would go somewhere else.
+    pub(crate) fn request_raw(
+        &self,
+        method: Method,
+        rest: &str,
+    ) -> Option<reqwest::RequestBuilder> {
+        let text = format!("{}v1/{rest}", self.base);
+        let url = Url::parse(&text).ok().filter(|url| url.as_str() == text)?;
+        Some(self.authorized(method, url))
+    }
+
+    fn authorized(&self, method: Method, url: Url) -> reqwest::RequestBuilder {
+        self.http.request(method, url).header(header::AUTHORIZATION, self.authorization.clone())
+    }
+
+    async fn get<Q: Serialize, T: DeserializeOwned>(
+        &self,
+        segments: &[&str],
+        query: &Q,
+    ) -> Result<T, ClientError> {
+        self.answer(self.request(Method::GET, segments).query(query).timeout(ANSWER)).await
+    }
+
+    async fn answer<T: DeserializeOwned>(
+        &self,
+        request: reqwest::RequestBuilder,
+    ) -> Result<T, ClientError> {
+        let body = self.read(self.send(request).await?).await?;
+        serde_json::from_slice(&body).map_err(|error| {
+            ClientError::Protocol(format!("the body is not what it should be: {error}"))
+        })
+    }
+
+    async fn empty(&self, request: reqwest::RequestBuilder) -> Result<(), ClientError> {
+        self.send(request).await.map(drop)
+    }
+
+    /// Sends a request; an answer that is not a success becomes the error it holds.
+    async fn send(
+        &self,
+        request: reqwest::RequestBuilder,
+    ) -> Result<reqwest::Response, ClientError> {
+        let response = self.exchange(request).await?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let body = self.read(response).await?;
+        Err(refusal(status, &body))
+    }
+
+    /// Sends a request and returns whatever answer came.
+    pub(crate) async fn exchange(
+        &self,
+        request: reqwest::RequestBuilder,
+    ) -> Result<reqwest::Response, ClientError> {
+        request.send().await.map_err(|source| self.unreachable(source))
+    }
+
+    async fn read(&self, response: reqwest::Response) -> Result<Bytes, ClientError> {
+        let mut body = BytesMut::new();
+        let mut parts = response.bytes_stream();
+        while let Some(part) = parts.next().await {
+            let part = part.map_err(|source| self.unreachable(source))?;
+            if body.len() + part.len() > MAX_ANSWER {
+                return Err(ClientError::Protocol(format!("an answer above {MAX_ANSWER} bytes")));
+            }
+            body.extend_from_slice(&part);
+        }
+        Ok(body.freeze())
+    }
+
+    fn unreachable(&self, source: reqwest::Error) -> ClientError {
+        // The address of the error may hold a query with a path; ours does not.
+        let address = self.base.origin().ascii_serialization();
+        ClientError::Unreachable { address, source: source.without_url() }
+    }
+}
+
+/// What an unsuccessful answer means.
+pub(crate) fn refusal(status: StatusCode, body: &[u8]) -> ClientError {
+    match serde_json::from_slice::<Problem>(body) {
+        Ok(problem) if status == StatusCode::UNAUTHORIZED => ClientError::Unauthorized(problem),
+        Ok(problem) => ClientError::Refused(problem),
+        Err(_) => {
+            ClientError::Protocol(format!("status {status} without a {}", problem::CONTENT_TYPE))
+        }
+    }
+}
+
+impl From<ClientError> for io::Error {
+    fn from(error: ClientError) -> Self {
+        Self::other(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token() -> Secret {
+        Secret::new("coldframe_hunter2".to_owned())
+    }
+
+    #[test]
+    fn only_a_plain_http_address_is_accepted() {
+        for address in ["", "localhost:7070", "ftp://a", "http://", "http://a:b@c", "http://a/?q"] {
+            assert!(Client::new(address, &token()).is_err(), "{address:?}");
+        }
+        let client = Client::new("http://127.0.0.1:7070", &token()).unwrap();
+        assert_eq!(client.address(), "http://127.0.0.1:7070");
+    }
+
+    /// U16
+    #[test]
+    fn the_token_does_not_print() {
+        let client = Client::new("https://example.org/coldframe", &token()).unwrap();
+        let request = client.request(Method::GET, &["images", "../x y"]).build().unwrap();
+        assert!(!format!("{client:?}{request:?}").contains("hunter2"));
+        assert_eq!(request.url().as_str(), "https://example.org/coldframe/v1/images/..%2Fx%20y");
+    }
+
+    #[test]
+    fn a_raw_path_goes_where_it_says_or_nowhere() {
+        let client = Client::new("http://127.0.0.1:7070", &token()).unwrap();
+        assert!(client.request_raw(Method::GET, "sandboxes/x/guest/files?path=%2Fa").is_some());
+        assert!(client.request_raw(Method::GET, "sandboxes/x/guest/../exec").is_none());
+    }
+
+    #[test]
+    fn a_foreign_answer_is_not_taken_for_a_refusal() {
+        let error = refusal(StatusCode::BAD_GATEWAY, b"<html>");
+        assert!(matches!(error, ClientError::Protocol(_)), "{error}");
+        let problem = Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", "x");
+        let body = serde_json::to_vec(&problem).unwrap();
+        assert!(matches!(refusal(StatusCode::UNAUTHORIZED, &body), ClientError::Unauthorized(_)));
+    }
+}
