@@ -28,6 +28,16 @@ use facts::Facts;
 /// The manifest layout that this version reads and writes.
 pub const MANIFEST_FORMAT: u32 = 1;
 
+/// The manifest's file name in an image's folder and in a release archive.
+pub const MANIFEST: &str = "manifest.json";
+
+/// The file beside it with the 64 bytes of the Ed25519 signature of its bytes.
+pub const SIGNATURE: &str = "manifest.sig";
+
+/// The file in the folder of images with the public keys that this installation
+/// trusts, as one or more PEM blocks.
+pub const PINNED_KEYS: &str = "trusted.pub";
+
 /// The name of an image, such as `base`: 1 to 64 lower-case letters, digits,
 /// `.`, `_` and `-`, beginning with a letter or digit, not ending in `.pub`.
 ///
@@ -142,6 +152,12 @@ impl ImageName {
     /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// The file beside the image's folder that is locked: shared by whoever runs
+    /// from the image, exclusively by whoever replaces it.
+    pub fn lock_file(&self) -> String {
+        format!(".{self}.lock")
     }
 }
 
