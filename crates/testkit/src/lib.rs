@@ -1,1 +1,6 @@
-//! (stub)
+//! Fakes, fixtures and the backend contract, for tests only.
+
+pub mod contract;
+pub mod fake_backend;
+pub mod fake_guest;
+pub mod fixtures;
