@@ -17,7 +17,7 @@ async fn a_released_sandbox_is_adopted() {
     let id = sandbox_id();
     first.start(id.clone(), spec(), Personality::default(), None).await.unwrap();
     first.release().await;
-    assert_eq!(backend.list().await.unwrap(), [id.clone()]);
+    assert_eq!(backend.list().await.unwrap(), std::slice::from_ref(&id));
 
     let second = Host::new(backend.clone(), book.clone(), sources());
     second.adopt(id.clone(), None);
