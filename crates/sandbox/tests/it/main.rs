@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "what cannot be unwrapped has failed the test")]
 
+mod hostile;
 mod ledger;
 mod lifetime;
 mod recovery;
