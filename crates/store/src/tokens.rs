@@ -115,13 +115,13 @@ impl Store {
         rows.iter().map(read).collect()
     }
 
-    /// Revokes a token of an organisation; the line is written whatever it came to.
+    /// Revokes a token of an organisation. The line is written unless it is unknown.
     pub async fn revoke_token(
         &self,
         organization: &OrganizationId,
         id: &TokenId,
         now: Timestamp,
-        line: impl FnOnce(Revoked) -> AuditLine,
+        line: &AuditLine,
     ) -> Result<Revoked, StoreError> {
         let mut tx = self.begin().await?;
         let changed = tx
@@ -138,11 +138,11 @@ impl Store {
             )
             .await?;
         let revoked = match (changed, known) {
-            (0, None) => Revoked::Unknown,
+            (0, None) => return Ok(Revoked::Unknown),
             (0, Some(_)) => Revoked::Before,
             _ => Revoked::Now,
         };
-        audit::append(&mut tx, &line(revoked)).await?;
+        audit::append(&mut tx, line).await?;
         tx.commit().await?;
         Ok(revoked)
     }

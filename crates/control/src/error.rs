@@ -1,0 +1,175 @@
+//! What a caller can do about a "no".
+
+use std::error::Error as StdError;
+
+use domain::{
+    ending::Ending, id::SandboxId, image::ImageName, isolation::IsolationClass, mode::EgressMode,
+    scope::Scope,
+};
+use store::error::StoreError;
+
+use crate::authority::Denied;
+
+/// Why a use case did not do what it was asked.
+///
+/// The text of each is meant for the client; what only an operator needs is in
+/// `source`.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The token is unknown or was revoked. Use another.
+    #[error("the token is not valid")]
+    Unauthenticated,
+    /// A field of the request cannot be accepted. Change it.
+    #[error("{field}: {detail}")]
+    InvalidRequest {
+        /// The field.
+        field: &'static str,
+        /// What is wrong with it.
+        detail: String,
+    },
+    /// This installation has no such way out. Use `off`.
+    #[error("network {:?} is not available here; use \"off\"", .mode.as_str())]
+    ModeUnavailable {
+        /// What was asked for.
+        mode: EgressMode,
+    },
+    /// The image is there and does not verify. Its operator must look at it.
+    #[error("image {name} was refused because it does not verify")]
+    ImageRefused {
+        /// Which one.
+        name: ImageName,
+        /// What does not hold.
+        source: Box<dyn StdError + Send + Sync>,
+    },
+    /// The token lacks a scope. Use one that has it.
+    #[error("this needs a token with scope {scope}")]
+    Forbidden {
+        /// Which one.
+        scope: Scope,
+    },
+    /// There is no such object for this caller.
+    #[error("there is no such {noun}")]
+    NotFound {
+        /// What was looked for.
+        noun: &'static str,
+    },
+    /// The object is not in a state in which this can be done.
+    #[error("{detail}")]
+    Conflict {
+        /// Which conflict.
+        code: ConflictCode,
+        /// What it is about.
+        detail: String,
+    },
+    /// The organisation has as much as it may. End something, then try again.
+    #[error("{in_use} of {limit} sandboxes are in use; end one and try again")]
+    QuotaExceeded {
+        /// How many it may have.
+        limit: u32,
+        /// How many it has.
+        in_use: u32,
+    },
+    /// The sandbox was recorded and did not come up. Its reason stays readable.
+    #[error("sandbox {id} did not start: {ending}")]
+    StartFailed {
+        /// Which one.
+        id: SandboxId,
+        /// Why.
+        ending: Ending,
+    },
+    /// Something that is needed does not answer now. Try again later.
+    #[error("{detail}")]
+    Unavailable {
+        /// What.
+        detail: &'static str,
+        /// Why.
+        source: Option<Box<dyn StdError + Send + Sync>>,
+    },
+    /// The backend separates sandboxes less than this installation demands.
+    #[error("sandboxes here would be of class {given:?}, this installation demands {demanded:?}")]
+    Isolation {
+        /// What the backend gives.
+        given: IsolationClass,
+        /// What the settings demand.
+        demanded: IsolationClass,
+    },
+    /// A fault of ours.
+    #[error("something failed on our side")]
+    Internal {
+        /// What.
+        source: Box<dyn StdError + Send + Sync>,
+    },
+}
+
+/// The conflicts that a program can tell apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConflictCode {
+    /// The sandbox is not running: not yet, or not any more.
+    SandboxNotRunning,
+    /// The idempotency key was used for another request.
+    IdempotencyKeyReused,
+}
+
+impl ConflictCode {
+    /// The stable code.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::SandboxNotRunning => "sandbox_not_running",
+            Self::IdempotencyKeyReused => "idempotency_key_reused",
+        }
+    }
+}
+
+impl Error {
+    /// The stable code, for programs and for the audit log.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Unauthenticated => "unauthenticated",
+            Self::InvalidRequest { .. } => "invalid_request",
+            Self::ModeUnavailable { .. } => "mode_unavailable",
+            Self::ImageRefused { .. } => "image_refused",
+            Self::Forbidden { .. } => "missing_scope",
+            Self::NotFound { .. } => "not_found",
+            Self::Conflict { code, .. } => code.as_str(),
+            Self::QuotaExceeded { .. } => "quota_exceeded",
+            Self::StartFailed { .. } => "start_failed",
+            Self::Unavailable { .. } => "unavailable",
+            Self::Isolation { .. } => "isolation_too_weak",
+            Self::Internal { .. } => "internal_error",
+        }
+    }
+
+    pub(crate) fn invalid(field: &'static str, detail: impl ToString) -> Self {
+        Self::InvalidRequest { field, detail: detail.to_string() }
+    }
+
+    pub(crate) fn not_running(detail: impl Into<String>) -> Self {
+        Self::Conflict { code: ConflictCode::SandboxNotRunning, detail: detail.into() }
+    }
+}
+
+impl From<StoreError> for Error {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Unavailable(_) => Self::Unavailable {
+                detail: "the database does not answer; try again",
+                source: Some(Box::new(error)),
+            },
+            StoreError::Url(_)
+            | StoreError::File(_)
+            | StoreError::Migrate(_)
+            | StoreError::Region { .. }
+            | StoreError::Corrupt { .. }
+            | StoreError::Statement(_) => Self::Internal { source: Box::new(error) },
+        }
+    }
+}
+
+impl From<Denied> for Error {
+    fn from(denied: Denied) -> Self {
+        match denied {
+            Denied::Scope(scope) => Self::Forbidden { scope },
+            Denied::Unknown(noun) => Self::NotFound { noun },
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Making a sandbox.
+//!
+//! ```text
+//!  judge ──► record row + line ──► task: host starts it ──► time limit begins
+//!              (one transaction,        │
+//!               counts the quota)       └──► whoever asked waits for the task
+//! ```
+//!
+//! What must hold: the task is ours, so a client that hangs up leaves a sandbox
+//! that is on record, has a time limit, and is listed for its owner. The same
+//! request with the same key finds the first one's row and waits for the same
+//! task, so it makes nothing.
+
+use std::time::Duration;
+
+use domain::{
+    caller::Caller,
+    ending::{Cause, Ending},
+    id::{Alias, SandboxId},
+    image::{Image, ImageName},
+    phase::Phase,
+};
+use sandbox::spec::{Personality, SandboxSpec};
+use store::sandboxes::{Added, Sandbox};
+
+use crate::{
+    Control,
+    authority::{Action, Owner, Permit, may},
+    control::{Detail, detail},
+    error::{ConflictCode, Error},
+    fingerprint::fingerprint,
+    images::ImagesError,
+    ledger::StoreLedger,
+    sandboxes::{NewSandbox, request::SizeChoice},
+};
+
+/// The time limit of a start, on top of that of the sandbox. The driver has
+/// tighter bounds for every step; this one holds even if a step forgets its own.
+const START_ALLOWANCE: Duration = Duration::from_secs(900);
+/// How long the removal of a failed start is waited for.
+const REMOVAL: Duration = Duration::from_secs(75);
+
+impl Control {
+    /// Makes a sandbox and returns when it runs.
+    pub async fn create_sandbox(&self, caller: &Caller, new: NewSandbox) -> Result<Sandbox, Error> {
+        let action = Action::SandboxCreate;
+        let told = describe(&new);
+        let (permit, image, row) = match self.judge_create(caller, &new).await {
+            Ok(judged) => judged,
+            Err(error) => return Err(self.refuse(caller, action, None, told, error).await),
+        };
+        let object = Some(row.id.as_str());
+        let line = self.allowed(caller, permit, object, told.clone());
+        let fingerprint = fingerprint(caller, &new, &row);
+        let most = self.settings().tier.max_concurrent;
+
+        // Before the row is there, so that whoever finds it finds the start too.
+        let start = self.starts().begin(row.id.clone());
+        let refusal = match self.store().add_sandbox(&row, &fingerprint, most, &line).await? {
+            Added::New => {
+                let id = row.id.clone();
+                let spec = SandboxSpec { image, resources: row.resources };
+                let personality =
+                    Personality { environment: new.environment, ..Personality::default() };
+                let control = self.clone();
+                self.tasks().spawn(async move {
+                    control.start(&row, spec, personality).await;
+                    drop(start);
+                });
+                return self.started(&id).await;
+            }
+            Added::Repeated(first) => {
+                drop(start);
+                let mut told = told;
+                told.insert("repeated".to_owned(), true.into());
+                let judged = Ok((permit, ()));
+                self.record(caller, action, Some(first.id.as_str()), told, judged).await?;
+                return self.started(&first.id).await;
+            }
+            Added::KeyReused => Error::Conflict {
+                code: ConflictCode::IdempotencyKeyReused,
+                detail: "the idempotency key was used for a different request".to_owned(),
+            },
+            Added::Full { in_use } => Error::QuotaExceeded { limit: most, in_use },
+        };
+        Err(self.refuse(caller, action, None, told, refusal).await)
+    }
+
+    /// Decides, and says what is to be made.
+    async fn judge_create(
+        &self,
+        caller: &Caller,
+        new: &NewSandbox,
+    ) -> Result<(Permit, Image, Sandbox), Error> {
+        let permit = may(caller, Action::SandboxCreate, Owner::Caller)?;
+        let settings = self.settings();
+        if !settings.networks.contains(&new.network) {
+            return Err(Error::ModeUnavailable { mode: new.network });
+        }
+        if let Some(region) = &new.region
+            && *region != settings.region
+        {
+            let here = format!("this installation is in region {}", settings.region);
+            return Err(Error::invalid("region", here));
+        }
+        let resources = new.size.resources(&settings.tier)?;
+        let image = self.template(new).await?;
+        let row = Sandbox {
+            id: SandboxId::from_random(self.random()),
+            alias: Alias::from_random(self.random()),
+            organization: caller.organization.clone(),
+            owner: caller.user.clone(),
+            region: settings.region.clone(),
+            template: new.template.clone(),
+            image: image.digest,
+            size: new.size.class(),
+            resources,
+            network: new.network,
+            phase: Phase::Provisioning,
+            intent: None,
+            ending: None,
+            metadata: new.metadata.get().clone(),
+            timeout: new.timeout.get(),
+            created: self.now(),
+            started: None,
+            ended: None,
+            expires: None,
+            generation: 0,
+        };
+        Ok((permit, image, row))
+    }
+
+    /// The image that a template stands for. Each image is a template of its name.
+    async fn template(&self, new: &NewSandbox) -> Result<Image, Error> {
+        let unknown = || {
+            let detail = format!("there is no template {:?}", new.template.as_str());
+            Error::InvalidRequest { field: "template", detail }
+        };
+        let name: ImageName = new.template.as_str().parse().map_err(|_| unknown())?;
+        self.images().verified(&name).await.map_err(|error| match error {
+            ImagesError::NotFound => unknown(),
+            ImagesError::Refused(source) => Error::ImageRefused { name, source },
+            ImagesError::Unreadable(source) => Error::Internal { source },
+        })
+    }
+
+    /// Starts what is on record. Owned by the tracker, not by a request.
+    async fn start(&self, row: &Sandbox, spec: SandboxSpec, personality: Personality) {
+        let id = &row.id;
+        let latest = self.now().plus(START_ALLOWANCE).plus(row.timeout);
+        let started = self.host().start(id.clone(), spec, personality, Some(latest)).await;
+        let done = match started {
+            Ok(()) => self.pass_on_deadline(id).await,
+            Err(ending) => self.settle(id, &ending).await,
+        };
+        if let Err(error) = done {
+            tracing::error!(
+                sandbox.id = %id,
+                error = &error as &dyn std::error::Error,
+                "a start was not followed up",
+            );
+        }
+    }
+
+    /// Tells the host the time limit that began when the sandbox ran.
+    async fn pass_on_deadline(&self, id: &SandboxId) -> Result<(), Error> {
+        let _order = self.deadlines().lock().await;
+        let row = self.store().sandbox(id).await?;
+        if let Some(expires) = row.and_then(|row| row.expires)
+            && let Err(error) = self.host().set_deadline(id, expires).await
+        {
+            // It ended in between, which its driver has recorded.
+            tracing::debug!(sandbox.id = %id, %error, "no time limit to pass on");
+        }
+        Ok(())
+    }
+
+    /// Waits until nothing of a failed start is left and makes sure that it is
+    /// on record.
+    async fn settle(&self, id: &SandboxId, ending: &Ending) -> Result<(), Error> {
+        let gone = tokio::time::timeout(REMOVAL, self.host().ended(id)).await;
+        if !matches!(gone, Ok(Ok(_))) {
+            tracing::debug!(sandbox.id = %id, "no driver has this sandbox any more");
+        }
+        self.record_ending(id, ending).await
+    }
+
+    /// Waits for a start and says what came of it.
+    async fn started(&self, id: &SandboxId) -> Result<Sandbox, Error> {
+        self.starts().over(id).await;
+        let row = self.store().sandbox(id).await?;
+        let row = row.ok_or(Error::NotFound { noun: "sandbox" })?;
+        match (&row.ending, row.started) {
+            // It ran. That it has ended since is for the caller to see.
+            (_, Some(_)) => Ok(row),
+            (Some(ending), None) => Err(Error::StartFailed { id: row.id, ending: ending.clone() }),
+            (None, None) => Err(Error::Unavailable {
+                detail: "the server is shutting down; the sandbox was not started",
+                source: None,
+            }),
+        }
+    }
+
+    /// Records how a sandbox ended, unless its driver did.
+    pub(crate) async fn record_ending(&self, id: &SandboxId, ending: &Ending) -> Result<(), Error> {
+        StoreLedger::new(self.store().clone(), *self.sources()).record_ended(id, ending).await?;
+        Ok(())
+    }
+}
+
+/// What the audit log says about a request. Of the environment, how much there is.
+fn describe(new: &NewSandbox) -> Detail {
+    detail([
+        ("template", new.template.as_str().into()),
+        ("network", new.network.as_str().into()),
+        ("timeout_seconds", new.timeout.get().as_secs().into()),
+        ("variables", new.environment.names().count().into()),
+        match new.size {
+            SizeChoice::Class(class) => ("size", class.as_str().into()),
+            SizeChoice::Explicit { cpus, memory_mib } => {
+                ("size", format!("{cpus} cpus, {memory_mib} MiB").into())
+            }
+        },
+    ])
+}
+
+/// The ending of what was asked to end.
+pub(crate) fn requested() -> Ending {
+    Ending::new(Cause::Requested, "it was terminated on request")
+}

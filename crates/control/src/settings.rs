@@ -1,0 +1,47 @@
+//! What an operator decides about an installation.
+
+use domain::{isolation::IsolationClass, mode::EgressMode, region::Region, size::Resources};
+
+/// The rules of an installation.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where it is. Nothing of it lives elsewhere (S62, U20).
+    pub region: Region,
+    /// What each organisation may have.
+    pub tier: TierLimits,
+    /// The least separation that is accepted; nothing lowers it (U2).
+    pub least_isolation: IsolationClass,
+    /// What a sandbox may be allowed to reach here.
+    pub networks: Vec<EgressMode>,
+}
+
+/// What an organisation may have (S61).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TierLimits {
+    /// Processors of one sandbox.
+    pub max_cpus: u8,
+    /// Memory of one sandbox.
+    pub max_memory_mib: u32,
+    /// Sandboxes at the same time.
+    pub max_concurrent: u32,
+}
+
+impl Default for TierLimits {
+    /// The largest named size, 20 at a time.
+    fn default() -> Self {
+        let largest = Resources::of(domain::size::SizeClass::Large);
+        Self { max_cpus: largest.cpus, max_memory_mib: largest.memory_mib, max_concurrent: 20 }
+    }
+}
+
+impl Settings {
+    /// The settings of an installation that demands machines and has no way out.
+    pub fn new(region: Region) -> Self {
+        Self {
+            region,
+            tier: TierLimits::default(),
+            least_isolation: IsolationClass::Microvm,
+            networks: vec![EgressMode::Off],
+        }
+    }
+}
