@@ -10,8 +10,14 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod conformance;
 mod image;
+mod proof;
+mod requirements;
 mod step;
+mod tidy;
+mod tree;
+mod workspace;
 
 /// Tasks of the Coldframe repository
 #[derive(Debug, Parser)]
@@ -25,11 +31,17 @@ struct Arguments {
 enum Command {
     /// Build the base image that sandboxes start from
     Image(image::ImageArgs),
+    /// Check what no compiler checks
+    Tidy,
+    /// Write down which tests prove which requirement
+    Conformance(conformance::ConformanceArgs),
 }
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Image(arguments) => image::run(arguments),
+        Command::Tidy => tidy::run(),
+        Command::Conformance(arguments) => conformance::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
