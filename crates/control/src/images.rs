@@ -1,10 +1,16 @@
 //! Images: what there is to start from.
 
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
 use async_trait::async_trait;
 use domain::{
     caller::Caller,
-    image::{Image, ImageName, digest::Digest},
+    image::{Image, ImageFile, ImageName, digest::Digest},
 };
+use store::images::{HeldImage, ImageError, ImageStore};
 
 use crate::{
     Control,
@@ -45,14 +51,83 @@ pub enum ImagesError {
 pub struct ImageSummary {
     /// Its name.
     pub name: ImageName,
-    /// Digest of its manifest.
-    pub digest: Digest,
-    /// The distribution release in it.
+    /// Digest of its manifest; absent when it does not verify.
+    pub digest: Option<Digest>,
+    /// The distribution release in it; empty when it does not verify.
     pub release: String,
-    /// Bytes on disk.
+    /// Bytes of its files; 0 when it does not verify.
     pub size_bytes: u64,
     /// Whether a sandbox can start from it.
     pub ready: bool,
+}
+
+/// The images in the folder of an installation.
+///
+/// Every image that was handed out is held until the process ends, because
+/// templates made from it may be running: it cannot be replaced under them.
+#[derive(Clone, Debug)]
+pub struct ImageFolder(Arc<Folder>);
+
+#[derive(Debug)]
+struct Folder {
+    images: ImageStore,
+    held: Mutex<HashMap<Digest, HeldImage>>,
+}
+
+impl ImageFolder {
+    /// The images of `images`.
+    pub fn new(images: ImageStore) -> Self {
+        Self(Arc::new(Folder { images, held: Mutex::default() }))
+    }
+}
+
+#[async_trait]
+impl Images for ImageFolder {
+    async fn verified(&self, name: &ImageName) -> Result<Image, ImagesError> {
+        let (folder, name) = (self.0.clone(), name.clone());
+        blocking(move || folder.hold(&name).map_err(refused)).await
+    }
+
+    async fn list(&self) -> Result<Vec<ImageSummary>, ImagesError> {
+        let folder = self.0.clone();
+        let listed = blocking(move || {
+            folder.images.list().map_err(|error| ImagesError::Unreadable(Box::new(error)))
+        });
+        Ok(listed
+            .await?
+            .into_iter()
+            .map(|listed| match listed.image {
+                Ok(image) => {
+                    let size = |file| image.manifest.files.entry(file).size;
+                    ImageSummary {
+                        name: listed.name,
+                        digest: Some(image.digest),
+                        size_bytes: ImageFile::ALL.into_iter().map(size).sum(),
+                        release: image.manifest.release,
+                        ready: true,
+                    }
+                }
+                Err(_) => ImageSummary {
+                    name: listed.name,
+                    digest: None,
+                    release: String::new(),
+                    size_bytes: 0,
+                    ready: false,
+                },
+            })
+            .collect())
+    }
+}
+
+impl Folder {
+    fn hold(&self, name: &ImageName) -> Result<Image, ImageError> {
+        let held = self.images.hold(name)?;
+        let image = Image::clone(&held);
+        // Nothing panics while it is locked.
+        let mut all = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        all.entry(image.digest).or_insert(held);
+        Ok(image)
+    }
 }
 
 impl Control {
@@ -85,4 +160,28 @@ impl Control {
 
 fn internal(error: ImagesError) -> Error {
     Error::Internal { source: Box::new(error) }
+}
+
+fn refused(error: ImageError) -> ImagesError {
+    match error {
+        ImageError::NotFound { .. } => ImagesError::NotFound,
+        ImageError::Io { .. } => ImagesError::Unreadable(Box::new(error)),
+        ImageError::NoTrustedKey { .. }
+        | ImageError::Unsigned { .. }
+        | ImageError::WrongKey { .. }
+        | ImageError::Altered { .. }
+        | ImageError::Exposed { .. }
+        | ImageError::Malformed { .. }
+        | ImageError::InUse { .. } => ImagesError::Refused(Box::new(error)),
+    }
+}
+
+/// Hashing a file may take a second, which no asynchronous task may.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ImagesError> + Send + 'static,
+) -> Result<T, ImagesError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(panicked) => Err(ImagesError::Unreadable(Box::new(panicked))),
+    }
 }
