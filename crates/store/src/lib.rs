@@ -20,6 +20,7 @@
 pub mod audit;
 pub mod bootstrap;
 pub mod error;
+pub mod images;
 pub mod organizations;
 pub mod sandboxes;
 pub mod tokens;
