@@ -69,13 +69,6 @@ impl Images {
 
     /// Replaces the image called `name` by the content of `built`.
     pub(crate) fn replace(&self, name: &ImageName, built: &Path) -> anyhow::Result<()> {
-        let lock = fs::File::create(self.folder.join(name.lock_file()))?;
-        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-            bail!(
-                "{} is in use by a running server or sandbox; stop it, or build elsewhere with --out",
-                self.path(name).display()
-            );
-        }
         let new = self.folder.join(format!(".{name}.new"));
         if new.exists() {
             fs::remove_dir_all(&new)?;
@@ -85,6 +78,13 @@ impl Images {
             // A copy, because the work folder may be on another file system.
             fs::copy(built.join(file), new.join(file))?;
             fs::File::open(new.join(file))?.sync_all()?;
+        }
+        let lock = fs::File::create(self.folder.join(name.lock_file()))?;
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            bail!(
+                "{} is in use by a running server or sandbox; stop it, or build elsewhere with --out",
+                self.path(name).display()
+            );
         }
         let place = self.path(name);
         if place.exists() {

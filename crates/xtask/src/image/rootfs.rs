@@ -120,8 +120,9 @@ pub(crate) fn finish(recipe: &Recipe, lock: &Lock, epoch: u64, root: &Path) -> a
 /// Packs `root` into a read-only compressed file system.
 pub(crate) fn pack(root: &Path, epoch: u64, image: &Path) -> anyhow::Result<()> {
     let mut mkfs = Command::new("mkfs.erofs");
-    // Larger clusters are smaller on disk and slower to page in: see ADR 0002.
-    mkfs.args(["-zlz4hc,12", "-C16384", "--preserve-mtime", "--quiet"]);
+    // Level 12 takes four times as long as 9 and saves a third of a percent;
+    // larger clusters save little more and page in more slowly.
+    mkfs.args(["-zlz4hc,9", "-C16384", "--preserve-mtime", "--quiet"]);
     // The UUID names nothing; a random one would make every build differ.
     mkfs.args(["-U", "00000000-0000-4000-8000-000000000000"]);
     mkfs.arg(image).arg(root);
