@@ -10,10 +10,15 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod binaries;
+mod checks;
 mod conformance;
 mod image;
+mod privilege;
+mod progress;
 mod proof;
 mod requirements;
+mod setup;
 mod step;
 mod tidy;
 mod tree;
@@ -31,6 +36,14 @@ struct Arguments {
 enum Command {
     /// Build the base image that sandboxes start from
     Image(image::ImageArgs),
+    /// Install what this machine lacks
+    Setup(setup::SetupArgs),
+    /// Build the programs
+    Build(binaries::BuildArgs),
+    /// Run every check and every test
+    Test,
+    /// Run what the checks of a change run, which is `test`
+    Ci,
     /// Check what no compiler checks
     Tidy,
     /// Write down which tests prove which requirement
@@ -39,15 +52,15 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
-        Command::Image(arguments) => image::run(arguments),
-        Command::Tidy => tidy::run(),
-        Command::Conformance(arguments) => conformance::run(&arguments),
+        Command::Image(arguments) => image::run(arguments).map(|()| ExitCode::SUCCESS),
+        Command::Setup(arguments) => setup::run(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Build(arguments) => binaries::run(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Test | Command::Ci => checks::run(),
+        Command::Tidy => tidy::run().map(|()| ExitCode::SUCCESS),
+        Command::Conformance(arguments) => conformance::run(&arguments).map(|()| ExitCode::SUCCESS),
     };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    result.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
 }
