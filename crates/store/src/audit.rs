@@ -148,3 +148,48 @@ fn read(row: &Row) -> Result<AuditLine, StoreError> {
             .map_err(|_| StoreError::Corrupt { column: "detail", value: detail })?,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use testkit::{fixtures::distinct_bytes, postgres::Postgres};
+
+    use super::*;
+
+    /// The database itself refuses, whoever asks.
+    async fn check(store: Store) {
+        let line = AuditLine {
+            id: AuditId::from_random(distinct_bytes()),
+            time: Timestamp(1),
+            organization: OrganizationId::from_random(distinct_bytes()),
+            user: None,
+            token: None,
+            action: "sandbox.get".to_owned(),
+            object: None,
+            outcome: Outcome::Allowed,
+            detail: Map::new(),
+        };
+        store.append_audit(&line).await.expect("written");
+        for sql in ["UPDATE audit SET action = 'x'", "DELETE FROM audit"] {
+            let mut tx = store.begin().await.expect("begun");
+            let error = tx.execute(sql, Vec::new()).await.expect_err("it is refused");
+            let cause = std::error::Error::source(&error).expect("a cause").to_string();
+            assert!(cause.contains("append-only"), "{cause}");
+        }
+        let filter = AuditFilter {
+            organization: line.organization.clone(),
+            object: None,
+            limit: 10,
+            before: None,
+        };
+        assert_eq!(store.audit_lines(&filter).await.expect("read").len(), 1);
+        store.close().await;
+    }
+
+    #[tokio::test]
+    async fn lines_are_neither_changed_nor_removed() {
+        check(Store::open("sqlite::memory:").await.expect("it opens")).await;
+        if let Some(server) = Postgres::start() {
+            check(Store::open(&server.database()).await.expect("it opens")).await;
+        }
+    }
+}

@@ -4,3 +4,4 @@ pub mod contract;
 pub mod fake_backend;
 pub mod fake_guest;
 pub mod fixtures;
+pub mod postgres;

@@ -1,0 +1,129 @@
+//! One list of facts, checked on every database.
+//!
+//! A case gets an empty database of its own. SQLite runs in a file and in
+//! memory, Postgres in a server that this test starts and ends; where its
+//! programs are missing that half says `not run:`.
+
+#[path = "databases/audit.rs"]
+mod audit;
+#[path = "databases/fixture.rs"]
+mod fixture;
+#[path = "databases/installation.rs"]
+mod installation;
+#[path = "databases/model.rs"]
+mod model;
+#[path = "databases/sandboxes.rs"]
+mod sandboxes;
+#[path = "databases/tokens.rs"]
+mod tokens;
+
+use std::{os::unix::fs::PermissionsExt as _, pin::Pin};
+
+use store::{Store, error::StoreError};
+use testkit::postgres::Postgres;
+
+/// A fact about a store that has nothing in it yet.
+type Case = fn(Store) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+
+macro_rules! cases {
+    ($($case:path),* $(,)?) => {
+        [$((stringify!($case), (|store| Box::pin($case(store))) as Case)),*]
+    };
+}
+
+fn cases() -> Vec<(&'static str, Case)> {
+    cases![
+        installation::an_installation_is_made_once,
+        installation::nothing_is_made_unless_committed,
+        installation::an_installation_stays_in_its_region,
+        audit::lines_are_read_newest_first_and_by_object,
+        tokens::a_token_is_found_by_its_hash_alone,
+        tokens::a_revoked_token_is_revoked_once,
+        tokens::a_token_of_another_organisation_is_unknown,
+        sandboxes::a_sandbox_reads_back_as_it_was_added,
+        sandboxes::of_many_creates_no_more_than_the_cap_succeed,
+        sandboxes::a_cap_is_for_each_organisation,
+        sandboxes::an_ended_sandbox_frees_its_place,
+        sandboxes::a_repeated_request_makes_one_sandbox,
+        sandboxes::a_key_is_for_one_request,
+        sandboxes::of_many_endings_one_counts,
+        sandboxes::a_list_is_paged_newest_first,
+        sandboxes::a_refused_transition_writes_no_line,
+        model::transitions_are_those_of_the_model,
+    ]
+    .to_vec()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sqlite_in_memory_keeps_every_fact() {
+    for (name, case) in cases() {
+        println!("sqlite::memory: {name}");
+        case(Store::open("sqlite::memory:").await.expect("it opens")).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sqlite_in_a_file_keeps_every_fact() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (index, (name, case)) in cases().into_iter().enumerate() {
+        println!("sqlite:// {name}");
+        let url = format!("sqlite://{}", folder.path().join(format!("{index}.db")).display());
+        let store = Store::open(&url).await.expect("it opens");
+        case(store.clone()).await;
+        store.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn postgres_keeps_every_fact() {
+    let Some(server) = Postgres::start() else { return };
+    for (name, case) in cases() {
+        println!("postgres:// {name}");
+        let store = Store::open(&server.database()).await.expect("it opens");
+        case(store.clone()).await;
+        store.close().await;
+    }
+}
+
+/// K17: what was there is there after closing, migrating again and opening.
+async fn reopens(url: String) {
+    let store = Store::open(&url).await.expect("it opens");
+    let organization = fixture::organization(&store).await;
+    let sandbox = fixture::added(&store, &organization).await;
+    store.close().await;
+    let store = Store::open(&url).await.expect("it opens again");
+    let found = store.sandbox(&sandbox.id).await.expect("it answers");
+    assert_eq!(found, Some(sandbox));
+    store.close().await;
+}
+
+#[tokio::test]
+async fn a_database_is_the_same_after_it_is_opened_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    reopens(format!("sqlite://{}", folder.path().join("again.db").display())).await;
+    if let Some(server) = Postgres::start() {
+        reopens(server.database()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_file_is_its_owners_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("private.db");
+    let store = Store::open(&format!("sqlite://{}", path.display())).await.expect("it opens");
+    fixture::organization(&store).await;
+    for entry in std::fs::read_dir(folder.path()).expect("the folder") {
+        let metadata = entry.expect("an entry").metadata().expect("its metadata");
+        assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
+    }
+    store.close().await;
+}
+
+#[tokio::test]
+async fn a_url_that_is_no_database_is_named_without_its_password() {
+    for url in ["", "mysql://root:hunter2@db/x", "/var/lib/x.db", "postgres://a:hunter2@[/x"] {
+        let error = Store::open(url).await.expect_err("it is refused");
+        assert!(matches!(error, StoreError::Url(_)), "{error:?}");
+        assert!(!error.to_string().contains("hunter2"), "{error}");
+    }
+}
