@@ -9,9 +9,9 @@ mod files;
 mod processes;
 
 use async_trait::async_trait;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::{Request, Response, StatusCode, header};
-use http_body_util::{BodyExt as _, Full, Limited, combinators::UnsyncBoxBody};
+use http_body_util::{BodyExt as _, Full, combinators::UnsyncBoxBody};
 use serde::{Serialize, de::DeserializeOwned};
 
 pub use self::processes::ProcessStream;
@@ -122,9 +122,18 @@ fn full(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
 }
 
-async fn collect(body: Body, limit: usize) -> Result<Bytes, ClientError> {
-    let collected = Limited::new(body, limit).collect().await;
-    Ok(collected.map_err(ClientError::Unreachable)?.to_bytes())
+/// Reads a body to its end. `Limited` would do the same, but the compiler cannot
+/// show that a future holding it over a boxed error may move between threads.
+async fn collect(mut body: Body, limit: usize) -> Result<Bytes, ClientError> {
+    let mut whole = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(ClientError::Unreachable)?.into_data() else { continue };
+        if whole.len() + data.len() > limit {
+            return Err(unreadable(format!("more than {limit} bytes")));
+        }
+        whole.extend_from_slice(&data);
+    }
+    Ok(whole.freeze())
 }
 
 fn unreadable(error: impl std::fmt::Display) -> ClientError {
