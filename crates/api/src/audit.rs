@@ -14,7 +14,8 @@ pub struct AuditLine {
     /// When.
     pub at: Time,
     /// Who, by id.
-    pub user: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
     /// With which token, by id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
@@ -22,13 +23,13 @@ pub struct AuditLine {
     pub action: String,
     /// On what: a sandbox, a token, an image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub subject: Option<String>,
-    /// `ok`, or the code of the refusal.
+    pub object: Option<String>,
+    /// `allowed` or `refused`; a refusal has its code in `detail`.
     pub outcome: String,
     /// Facts about it: sizes, counts, names. Never content.
     #[serde(default)]
     #[schema(value_type = Object)]
-    pub detail: serde_json::Value,
+    pub detail: serde_json::Map<String, serde_json::Value>,
 }
 
 /// A page of lines, newest first.
@@ -51,7 +52,7 @@ pub struct ListAudit {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[param(value_type = Option<String>)]
     pub sandbox: Option<SandboxId>,
-    /// The most lines to return, 1 to 100; 50 if absent.
+    /// The most lines to return, 1 to 200; 50 if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     /// `next_cursor` of the page before.

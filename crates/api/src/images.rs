@@ -10,11 +10,9 @@ pub struct Image {
     #[schema(example = "base")]
     pub name: String,
     /// Digest of its signed manifest.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub digest: Option<String>,
+    pub digest: String,
     /// The distribution release inside, such as `bookworm`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub release: Option<String>,
+    pub release: String,
     /// Bytes on disk.
     pub size_bytes: u64,
     /// Whether it verifies, so that sandboxes may start from it.

@@ -20,8 +20,8 @@ pub struct Limits {
     pub max_cpus: u8,
     /// The most sandboxes that can exist at once.
     pub max_sandboxes: u32,
-    /// How strongly sandboxes are separated: `microvm`, `container` or `process`.
-    pub isolation: String,
+    /// How many exist now.
+    pub sandboxes_in_use: u32,
     /// The largest JSON request in bytes.
     pub max_request_bytes: u64,
     /// The largest exec request in bytes, its input included.

@@ -116,7 +116,7 @@ pub struct ListSandboxes {
     /// Only those in this state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
-    /// The most items to return, 1 to 100; 50 if absent.
+    /// The most items to return, 1 to 200; 50 if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     /// `next_cursor` of the page before.

@@ -60,4 +60,7 @@ pub struct Token {
     pub name: Option<String>,
     /// When it was made.
     pub created_at: Time,
+    /// When it was taken out of use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revoked_at: Option<Time>,
 }

@@ -1,1 +1,58 @@
-//! (stub)
+//! HTTP over the use cases.
+//!
+//! A handler reads, asks [`control`] and renders; no rule lives here. What does
+//! live here is everything that makes a socket safe to open: who is asking
+//! ([`caller`]), under which name the server may be addressed ([`hosts`]), how
+//! large and how slow a request may be ([`limits`]), how an error looks
+//! ([`error`]) and how it all ends ([`listen`]).
+//!
+//! [`guest`] is the authenticated edge of the API inside a sandbox: it lets
+//! through what its table names and trusts nothing that comes back.
+//!
+//! Deliberately absent: TLS (a proxy terminates it), CORS (no page of another
+//! origin has business here), cookies.
+
+mod access;
+mod app;
+mod caller;
+mod error;
+mod guest;
+mod hosts;
+mod input;
+mod limits;
+mod listen;
+mod openapi;
+mod rest;
+mod router;
+
+pub use self::{
+    listen::{DEFAULT_ADDRESS, Server},
+    openapi::{authorization_table, openapi},
+};
+
+use std::time::Duration;
+
+/// How a server listens.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Names under which it may be addressed, beside loopback. On an address
+    /// that is not loopback an empty list means any.
+    pub names: Vec<String>,
+    /// The most connections at once; more wait to be accepted.
+    pub max_connections: usize,
+    /// How long a client may take to send a request's header.
+    pub header_timeout: Duration,
+    /// How long requests may go on after shutdown began.
+    pub drain: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            names: Vec::new(),
+            max_connections: 1024,
+            header_timeout: Duration::from_secs(15),
+            drain: Duration::from_secs(10),
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! `/v1`: one file for each noun.
+//!
+//! A handler reads, asks a use case and renders. Its doc comment is what the
+//! API reference says about it, and its `security` is the scope that the use
+//! case demands, which a test compares with what happens.
+
+pub(crate) mod audit;
+pub(crate) mod console;
+pub(crate) mod exec;
+pub(crate) mod files;
+pub(crate) mod guest;
+pub(crate) mod health;
+pub(crate) mod images;
+pub(crate) mod limits;
+pub(crate) mod sandboxes;
+pub(crate) mod tokens;
