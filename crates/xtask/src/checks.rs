@@ -25,6 +25,7 @@ mod count;
 mod plan;
 
 use count::Count;
+pub(crate) use plan::build_image;
 
 /// What came of one step.
 #[derive(Debug)]

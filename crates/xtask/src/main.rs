@@ -13,13 +13,13 @@ use clap::{Parser, Subcommand};
 mod binaries;
 mod checks;
 mod conformance;
+mod demo;
 mod image;
 mod privilege;
 mod progress;
 mod proof;
 mod requirements;
 mod setup;
-mod step;
 mod tidy;
 mod tree;
 mod workspace;
@@ -36,6 +36,8 @@ struct Arguments {
 enum Command {
     /// Build the base image that sandboxes start from
     Image(image::ImageArgs),
+    /// Set everything up, walk through a sandbox, and leave a server running
+    Demo(demo::DemoArgs),
     /// Install what this machine lacks
     Setup(setup::SetupArgs),
     /// Build the programs
@@ -53,6 +55,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Image(arguments) => image::run(arguments).map(|()| ExitCode::SUCCESS),
+        Command::Demo(arguments) => demo::run(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Setup(arguments) => setup::run(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Build(arguments) => binaries::run(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Test | Command::Ci => checks::run(),

@@ -105,7 +105,7 @@ fn missing(purpose: Purpose, is_there: impl Fn(&str) -> bool) -> Vec<&'static st
 }
 
 fn is_there(program: &str) -> bool {
-    workspace::is_installed(program) || (program == "initdb" && has_postgres())
+    if program == "initdb" { has_postgres() } else { workspace::is_installed(program) }
 }
 
 /// Debian keeps the programs of each version of Postgres in a folder of its own.

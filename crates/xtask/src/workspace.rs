@@ -29,9 +29,14 @@ pub(crate) fn cache() -> anyhow::Result<PathBuf> {
     Ok(user_folder("XDG_CACHE_HOME", ".cache")?.join("coldframe"))
 }
 
+/// What the user keeps: images, the key that signs them, the demo's server.
+pub(crate) fn data() -> anyhow::Result<PathBuf> {
+    Ok(user_folder("XDG_DATA_HOME", ".local/share")?.join("coldframe"))
+}
+
 /// The folder of images that `cargo xtask image build` fills.
 pub(crate) fn images() -> anyhow::Result<PathBuf> {
-    Ok(user_folder("XDG_DATA_HOME", ".local/share")?.join("coldframe/images"))
+    Ok(data()?.join("images"))
 }
 
 /// Where cargo puts what it builds for the tasks.
