@@ -16,9 +16,10 @@
 
 use std::{
     collections::BTreeMap,
-    env, fs,
+    fs,
     path::{Path, PathBuf},
     process::Command,
+    time::Instant,
 };
 
 use anyhow::{Context, bail, ensure};
@@ -26,7 +27,10 @@ use clap::{Args, Subcommand};
 use domain::image::{ImageFile, MANIFEST, MANIFEST_FORMAT, Manifest, SIGNATURE, digest::Digest};
 use rustix::fs::{FlockOperation, flock};
 
-use crate::step::Steps;
+use crate::{
+    progress::{Progress, shown},
+    workspace,
+};
 
 mod accounts;
 mod command;
@@ -85,6 +89,17 @@ const BUILDER: [&str; 4] = [
     include_str!("image/rootfs.rs"),
 ];
 
+/// The steps before the first file is made.
+const GET: [&str; 2] = ["choose packages", "fetch packages"];
+
+/// The steps of [`make`].
+const MAKE: [&str; 4] = [
+    "unpack the kernel",
+    "install packages",
+    "add accounts and files",
+    "pack the root file system",
+];
+
 /// Runs `cargo xtask image`.
 pub(crate) fn run(arguments: ImageArgs) -> anyhow::Result<()> {
     let ImageCommand::Build(arguments) = arguments.command;
@@ -93,16 +108,15 @@ pub(crate) fn run(arguments: ImageArgs) -> anyhow::Result<()> {
 
 fn build(arguments: &BuildArgs) -> anyhow::Result<()> {
     command::check_machine()?;
-    let declaration = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../images/base.toml");
+    let declaration = workspace::root().join("images/base.toml");
     let text = fs::read_to_string(&declaration)?;
     let recipe = Recipe::parse(&text).with_context(|| format!("in {}", declaration.display()))?;
 
-    let cache = home("XDG_CACHE_HOME", ".cache")?.join("coldframe");
-    let data = home("XDG_DATA_HOME", ".local/share")?.join("coldframe");
+    let (cache, installed) = (workspace::cache()?, workspace::images()?);
     let packages = Packages::open(cache.join("packages"))?;
     let _alone = alone(&cache)?;
-    let key = Signing::open(&data.join("signing"))?;
-    let images = Images::open(arguments.out.clone().unwrap_or_else(|| data.join("images")))?;
+    let key = Signing::open(&installed.with_file_name("signing"))?;
+    let images = Images::open(arguments.out.clone().unwrap_or(installed))?;
     images.pin(&key)?;
 
     let locked = if arguments.update { None } else { packages.locked(&recipe)? };
@@ -116,8 +130,10 @@ fn build(arguments: &BuildArgs) -> anyhow::Result<()> {
         }
     }
 
-    let mut steps = Steps::new(if arguments.check_reproducible { 10 } else { 6 });
-    let lock = steps.run("choosing packages", || match locked {
+    let began = Instant::now();
+    let builds = if arguments.check_reproducible { 2 } else { 1 };
+    let mut progress = Progress::new("image", &[GET.as_slice(), &MAKE.repeat(builds)].concat());
+    let lock = progress.step(|| match locked {
         Some(lock) => Ok(lock),
         None if arguments.offline => {
             bail!("no packages were chosen for this recipe yet; run once without --offline")
@@ -125,33 +141,37 @@ fn build(arguments: &BuildArgs) -> anyhow::Result<()> {
         None => packages.choose(&recipe),
     })?;
     let missing = packages.missing(&lock);
-    steps.run(&format!("fetching {} packages", missing.len()), || {
+    progress.step(|| {
         ensure!(!arguments.offline || missing.is_empty(), "run once without --offline");
         let total = missing.len();
-        packages.fetch(&recipe, &missing, |done| println!("      {done} of {total}"))?;
+        packages.fetch(&recipe, &missing, |done| println!("    {done} of {total}"))?;
         packages.verify(&lock)
     })?;
     let epoch = packages.newest(&lock)?;
 
     let one = Work::new(cache.join("work/one"))?;
-    let bytes = make(&recipe, &text, &packages, &lock, epoch, &one.0, &mut steps)?;
+    let bytes = make(&recipe, &text, &packages, &lock, epoch, &one.0, &mut progress)?;
     if arguments.check_reproducible {
         let two = Work::new(cache.join("work/two"))?;
-        let again = make(&recipe, &text, &packages, &lock, epoch, &two.0, &mut steps)?;
+        let again = make(&recipe, &text, &packages, &lock, epoch, &two.0, &mut progress)?;
         compare(&one.0, &bytes, &two.0, &again)?;
         println!("both builds gave {}", Digest::of(&bytes));
     }
     fs::write(one.0.join(MANIFEST), &bytes)?;
     fs::write(one.0.join(SIGNATURE), key.sign(&bytes))?;
-    images.replace(&recipe.name, &one.0)?;
+    // The same image again is no reason to disturb who runs from it.
+    let before = images.installed(&recipe.name, &key).map(|(digest, _)| digest);
+    if before != Some(Digest::of(&bytes)) {
+        images.replace(&recipe.name, &one.0)?;
+    }
     let rootfs = fs::metadata(one.0.join(ImageFile::Rootfs.name()))?.len();
     println!(
-        "{} {} is ready: {} packages, root file system {} MiB, {:.0} s",
+        "{} {} is ready: {} packages, root file system {} MiB, made in {}",
         images.path(&recipe.name).display(),
         Digest::of(&bytes),
         lock.inputs().len(),
         rootfs >> 20,
-        steps.seconds(),
+        shown(began.elapsed()),
     );
     Ok(())
 }
@@ -164,21 +184,18 @@ fn make(
     lock: &Lock,
     epoch: u64,
     work: &Path,
-    steps: &mut Steps,
+    progress: &mut Progress,
 ) -> anyhow::Result<Vec<u8>> {
-    let kernel = steps.run("unpacking the kernel", || {
+    let kernel = progress.step(|| {
         let package = packages.path(&lock.kernel);
         let kernel = kernel::unpack(&package, &recipe.kernel.modules, epoch, work)?;
         fs::copy(&kernel.vmlinuz, work.join(ImageFile::Kernel.name()))?;
         fs::write(work.join(ImageFile::Modules.name()), &kernel.modules)?;
         Ok(kernel)
     })?;
-    let root = steps
-        .run("installing packages", || rootfs::install(recipe, packages, lock, epoch, work))?;
-    steps.run("adding accounts and files", || rootfs::finish(recipe, lock, epoch, &root))?;
-    steps.run("packing the root file system", || {
-        rootfs::pack(&root, epoch, &work.join(ImageFile::Rootfs.name()))
-    })?;
+    let root = progress.step(|| rootfs::install(recipe, packages, lock, epoch, work))?;
+    progress.step(|| rootfs::finish(recipe, lock, epoch, &root))?;
+    progress.step(|| rootfs::pack(&root, epoch, &work.join(ImageFile::Rootfs.name())))?;
     let manifest = Manifest {
         format: MANIFEST_FORMAT,
         name: recipe.name.clone(),
@@ -219,14 +236,6 @@ fn tools() -> anyhow::Result<BTreeMap<String, String>> {
     let tool =
         |name: &str, argument| anyhow::Ok((name.to_owned(), command::version(name, argument)?));
     Ok([tool("mmdebstrap", "--version")?, tool("mkfs.erofs", "-V")?].into())
-}
-
-/// A folder of the user's own, by the convention of the XDG base directories.
-fn home(variable: &str, default: &str) -> anyhow::Result<PathBuf> {
-    if let Some(path) = env::var_os(variable).filter(|path| !path.is_empty()) {
-        return Ok(path.into());
-    }
-    Ok(PathBuf::from(env::var_os("HOME").context("HOME is not set")?).join(default))
 }
 
 /// Keeps a second build from using the same work folders until it is dropped.

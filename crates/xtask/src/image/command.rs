@@ -4,6 +4,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
+use crate::workspace::is_installed;
+
 /// Lines of a failed program's output that an error repeats.
 const TAIL_LINES: usize = 20;
 
@@ -55,9 +57,4 @@ pub(crate) fn version(program: &str, argument: &str) -> anyhow::Result<String> {
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said).into_owned();
     said.lines().next().map(str::to_owned).with_context(|| format!("{program} has no version"))
-}
-
-fn is_installed(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }
