@@ -7,6 +7,7 @@
 use std::{
     fs,
     io::Read,
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
@@ -79,7 +80,10 @@ impl Images {
             fs::copy(built.join(file), new.join(file))?;
             fs::File::open(new.join(file))?.sync_all()?;
         }
-        let lock = fs::File::create(self.folder.join(name.lock_file()))?;
+        let mut options = fs::OpenOptions::new();
+        // A lock that others could open, they could hold for ever.
+        options.write(true).create(true).truncate(false).mode(0o600);
+        let lock = options.open(self.folder.join(name.lock_file()))?;
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             bail!(
                 "{} is in use by a running server or sandbox; stop it, or build elsewhere with --out",
