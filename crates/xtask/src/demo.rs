@@ -23,14 +23,12 @@ use crate::{
     binaries::{self, Profile},
     checks, privilege,
     progress::{self, Progress},
+    service::{self, Place, Service},
     setup::{self, Purpose},
     workspace,
 };
 
-mod service;
 mod walk;
-
-use service::{Place, Service};
 
 /// Set everything up, walk through a sandbox, and leave a server running
 #[derive(Debug, Args)]
@@ -72,6 +70,7 @@ pub(crate) fn run(arguments: &DemoArgs) -> anyhow::Result<()> {
         program,
         state: folder.clone().unwrap_or_else(|| data.clone()),
         images: workspace::images()?,
+        settings: "",
     };
     let result = walk(&mut progress, &place, arguments.once);
     if let Some(folder) = folder {

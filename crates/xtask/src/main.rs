@@ -10,6 +10,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod bench;
 mod binaries;
 mod checks;
 mod conformance;
@@ -19,6 +20,7 @@ mod privilege;
 mod progress;
 mod proof;
 mod requirements;
+mod service;
 mod setup;
 mod tidy;
 mod tree;
@@ -46,6 +48,8 @@ enum Command {
     Test,
     /// Run what the checks of a change run, which is `test`
     Ci,
+    /// Measure what a sandbox costs, beside other ways to run a program
+    Bench(bench::BenchArgs),
     /// Check what no compiler checks
     Tidy,
     /// Write down which tests prove which requirement
@@ -59,6 +63,7 @@ fn main() -> ExitCode {
         Command::Setup(arguments) => setup::run(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Build(arguments) => binaries::run(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Test | Command::Ci => checks::run(),
+        Command::Bench(arguments) => bench::run(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Tidy => tidy::run().map(|()| ExitCode::SUCCESS),
         Command::Conformance(arguments) => conformance::run(&arguments).map(|()| ExitCode::SUCCESS),
     };

@@ -1,6 +1,6 @@
 //! The steps of `cargo xtask test`, in order.
 
-use std::{process::Command, time::Duration};
+use std::{collections::BTreeSet, process::Command, time::Duration};
 
 use anyhow::{Context, ensure};
 use serde::Deserialize;
@@ -20,7 +20,7 @@ const fn step(name: &'static str, run: fn(&mut Made) -> anyhow::Result<Outcome>)
     Step { name, run }
 }
 
-pub(super) const STEPS: [Step; 17] = [
+pub(super) const STEPS: [Step; 18] = [
     step("setup", |_| setup::install(Purpose::Test).map(|()| Outcome::passed())),
     step("fmt", |_| check("fmt", &["fmt", "--all", "--check"])),
     step("clippy", |_| {
@@ -29,7 +29,8 @@ pub(super) const STEPS: [Step; 17] = [
     }),
     step("tidy", |_| tidy::run().map(|()| Outcome::passed())),
     step("conformance", |_| conformance::check(&workspace::root()).map(|()| Outcome::passed())),
-    step("dependencies", |_| dependencies()),
+    step("banned crates", |_| banned_crates()),
+    step("licences", |_| licences()),
     step("documentation", |_| documentation()),
     step("guestd and coldframe", programs),
     step("unit tests", |made| cargo_test("unit tests", made, &["--workspace", "--lib", "--bins"])),
@@ -60,11 +61,38 @@ fn check(name: &str, arguments: &[&str]) -> anyhow::Result<Outcome> {
     Ok(Outcome::Counted(count))
 }
 
-fn dependencies() -> anyhow::Result<Outcome> {
+/// What `deny.toml` bans is in no graph that is built. This needs no other
+/// program, unlike the licences.
+fn banned_crates() -> anyhow::Result<Outcome> {
+    let text = std::fs::read_to_string(workspace::root().join("deny.toml"))?;
+    let banned = banned(&text)?;
+    ensure!(!banned.is_empty(), "deny.toml bans nothing");
+    let mut cargo = workspace::cargo()?;
+    cargo.args(["tree", "--workspace", "--locked", "--edges", "normal,build,dev"]);
+    let output = cargo.args(["--prefix", "none", "--format", "{p}"]).output()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let tree = String::from_utf8(output.stdout)?;
+    let found = tree.lines().filter_map(|line| line.split(' ').next());
+    let found: BTreeSet<_> = found.filter(|name| banned.iter().any(|ban| ban == name)).collect();
+    ensure!(
+        found.is_empty(),
+        "{found:?} is banned; deny.toml says why, `cargo tree -i` who uses it"
+    );
+    Ok(Outcome::passed())
+}
+
+fn banned(deny: &str) -> anyhow::Result<Vec<String>> {
+    let deny: toml::Table = deny.parse().context("in deny.toml")?;
+    let bans = deny.get("bans").and_then(|bans| bans.get("deny")).and_then(toml::Value::as_array);
+    let names = bans.into_iter().flatten().filter_map(|ban| ban.get("crate")?.as_str());
+    Ok(names.map(str::to_owned).collect())
+}
+
+fn licences() -> anyhow::Result<Outcome> {
     if !workspace::is_installed("cargo-deny") {
         return not_yet("cargo-deny is not installed (cargo install cargo-deny)");
     }
-    check("dependencies", &["deny", "check", "bans", "licenses", "sources"])
+    check("licences", &["deny", "--workspace", "check", "bans", "licenses", "sources"])
 }
 
 fn documentation() -> anyhow::Result<Outcome> {
@@ -173,4 +201,16 @@ fn test_programs() -> anyhow::Result<Vec<(String, String)>> {
         programs.extend(tests.map(|target| (package.name.clone(), target.name.clone())));
     }
     Ok(programs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bans_are_read_from_the_file_that_states_them() {
+        let deny = "[bans]\ndeny = [{ crate = \"a\", reason = \"b\" }, { crate = \"c\" }]\n";
+        assert_eq!(banned(deny).expect("valid"), ["a", "c"]);
+        assert_eq!(banned("[bans]\n").expect("valid"), [""; 0]);
+    }
 }

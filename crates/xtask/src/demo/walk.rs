@@ -10,8 +10,7 @@ use std::{
 use anyhow::{Context, bail, ensure};
 use serde::Deserialize;
 
-use super::Place;
-use crate::progress::Progress;
+use crate::{progress::Progress, service::Place};
 
 /// How long the sandbox lives.
 pub(super) const MINUTES: u64 = 60;

@@ -1,4 +1,5 @@
-//! The server of the demo: started in the background, found again, ended.
+//! A server for the demo or for measuring: started in the background, found
+//! again, ended.
 //!
 //! What tells a later run about it is one file with its process id and when that
 //! process began. An id alone could by then be somebody else's.
@@ -28,23 +29,25 @@ const LOG_LINES: usize = 20;
 
 /// Which program runs on which files.
 #[derive(Debug)]
-pub(super) struct Place {
-    pub(super) program: PathBuf,
-    pub(super) state: PathBuf,
-    pub(super) images: PathBuf,
+pub(crate) struct Place {
+    pub(crate) program: PathBuf,
+    pub(crate) state: PathBuf,
+    pub(crate) images: PathBuf,
+    /// Further lines of the configuration.
+    pub(crate) settings: &'static str,
 }
 
 impl Place {
-    pub(super) fn log(&self) -> PathBuf {
+    pub(crate) fn log(&self) -> PathBuf {
         self.state.join("server.log")
     }
 
-    pub(super) fn config(&self) -> PathBuf {
-        self.state.join("demo.toml")
+    pub(crate) fn config(&self) -> PathBuf {
+        self.state.join("coldframe.toml")
     }
 
-    /// The `coldframe` program with the demo's configuration.
-    pub(super) fn command(&self) -> anyhow::Result<Command> {
+    /// The `coldframe` program with the configuration of this place.
+    pub(crate) fn command(&self) -> anyhow::Result<Command> {
         let mut command = privilege::command(&self.program)?;
         command.arg("--config").arg(self.config());
         Ok(command)
@@ -53,21 +56,21 @@ impl Place {
 
 /// A server that runs.
 #[derive(Debug)]
-pub(super) struct Service {
-    pub(super) process: u32,
-    pub(super) url: String,
+pub(crate) struct Service {
+    pub(crate) process: u32,
+    pub(crate) url: String,
     state: PathBuf,
 }
 
 impl Service {
     /// Ends the server of an earlier run in the same place and starts another.
-    pub(super) fn start(place: &Place) -> anyhow::Result<Self> {
+    pub(crate) fn start(place: &Place) -> anyhow::Result<Self> {
         fs::create_dir_all(&place.state)?;
         stop(&place.state)?;
         let listen = free_address()?;
         let settings = format!(
-            "state_dir = {:?}\nimages = {:?}\nlisten = {listen:?}\nurl = \"http://{listen}\"\nlog_format = \"json\"\n",
-            place.state, place.images
+            "state_dir = {:?}\nimages = {:?}\nlisten = {listen:?}\nurl = \"http://{listen}\"\nlog_format = \"json\"\n{}",
+            place.state, place.images, place.settings
         );
         fs::write(place.config(), settings)?;
         let log = fs::File::create(place.log())?;
@@ -106,7 +109,7 @@ impl Service {
     }
 
     /// The text of the token for sandboxes.
-    pub(super) fn token(&self) -> anyhow::Result<String> {
+    pub(crate) fn token(&self) -> anyhow::Result<String> {
         let output = privilege::command("cat")?.arg(self.state.join("token")).output()?;
         ensure!(output.status.success(), "the server left no token");
         Ok(String::from_utf8(output.stdout)?.trim().to_owned())
@@ -114,7 +117,7 @@ impl Service {
 }
 
 /// Ends the server that an earlier run left in `state`, if it still runs.
-pub(super) fn stop(state: &Path) -> anyhow::Result<()> {
+pub(crate) fn stop(state: &Path) -> anyhow::Result<()> {
     let Ok(text) = fs::read_to_string(record(state)) else { return Ok(()) };
     let mut words = text.split_whitespace();
     let process: u32 = words.next().unwrap_or_default().parse().unwrap_or_default();
@@ -134,7 +137,7 @@ pub(super) fn stop(state: &Path) -> anyhow::Result<()> {
 }
 
 fn record(state: &Path) -> PathBuf {
-    state.join("demo.pid")
+    state.join("server.pid")
 }
 
 /// When a process began, in ticks since the machine did. A process that has

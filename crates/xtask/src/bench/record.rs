@@ -1,0 +1,79 @@
+//! Everything that was measured in one run.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use serde::Serialize;
+
+use super::{crowd::Crowd, facts::Facts, memory::Memory, peers::Timing, samples::Samples};
+
+/// One way to run a program.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Way {
+    pub(super) name: &'static str,
+    pub(super) first: Samples,
+    pub(super) exit: Samples,
+    /// Moments in between, or parts of the whole.
+    pub(super) parts: Vec<(String, Samples)>,
+}
+
+impl Way {
+    pub(super) fn new(name: &'static str) -> Self {
+        Self { name, first: Samples::default(), exit: Samples::default(), parts: Vec::new() }
+    }
+
+    pub(super) fn add(&mut self, timing: Timing) {
+        self.first.push(timing.first);
+        self.exit.push(timing.exit);
+    }
+}
+
+/// The result of a run.
+#[derive(Debug, Serialize)]
+pub(super) struct Record {
+    pub(super) facts: Facts,
+    pub(super) starts: Vec<Way>,
+    /// Where the time of a start goes, by the name of the part.
+    pub(super) inside: BTreeMap<String, Samples>,
+    pub(super) commands: Vec<Way>,
+    pub(super) memory: Vec<Memory>,
+    pub(super) crowds: Vec<Crowd>,
+}
+
+impl Record {
+    pub(super) fn new(facts: Facts) -> Self {
+        Self {
+            facts,
+            starts: Vec::new(),
+            inside: BTreeMap::new(),
+            commands: Vec::new(),
+            memory: Vec::new(),
+            crowds: Vec::new(),
+        }
+    }
+
+    /// Takes the parts of each start from the server's log: every field of a line
+    /// whose message is [`STARTED`] and whose name ends with `_ms`.
+    pub(super) fn time_inside(&mut self, log: &Path) -> anyhow::Result<()> {
+        for line in fs::read_to_string(log)?.lines() {
+            let Ok(line) = serde_json::from_str::<serde_json::Value>(line) else { continue };
+            let Some(fields) = line["fields"].as_object() else { continue };
+            if fields.get("message").and_then(serde_json::Value::as_str) != Some(STARTED) {
+                continue;
+            }
+            for (name, value) in fields {
+                if let (Some(part), Some(millis)) = (name.strip_suffix("_ms"), value.as_f64()) {
+                    self.inside.entry(part.to_owned()).or_default().push_millis(millis);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The way of this name, in whichever measurement it is.
+    pub(super) fn way(&self, name: &str) -> Option<&Way> {
+        self.starts.iter().chain(&self.commands).find(|way| way.name == name)
+    }
+}
+
+/// What the backend logs, at debug level, when a clone runs.
+const STARTED: &str = "cloned a machine";
