@@ -76,10 +76,11 @@ impl Transaction {
 
     /// Makes the changes last.
     pub(crate) async fn commit(self) -> Result<(), StoreError> {
-        Ok(match self {
+        match self {
             Self::Sqlite(tx) => tx.commit().await?,
             Self::Postgres(tx) => tx.commit().await?,
-        })
+        }
+        Ok(())
     }
 }
 

@@ -9,6 +9,7 @@
 use std::{
     ffi::OsStr,
     fs,
+    io::Write as _,
     os::unix::fs::{MetadataExt as _, chown},
     path::{Path, PathBuf},
     process::{Command, Output},
@@ -40,7 +41,9 @@ impl Postgres {
     /// When the programs are there and do not work.
     pub fn start() -> Option<Self> {
         let Some(programs) = programs() else {
-            eprintln!("not run: Postgres is not installed ({PROGRAMS}/*/bin/initdb is missing)");
+            say(&format!(
+                "not run: Postgres is missing ({PROGRAMS}/*/bin/initdb); install it to test on it"
+            ));
             return None;
         };
         let folder = tempfile::Builder::new().prefix("pg").tempdir().expect("a temporary folder");
@@ -133,9 +136,15 @@ impl Drop for Postgres {
             ],
         );
         if !stopped.status.success() {
-            eprintln!("Postgres did not stop: {}", String::from_utf8_lossy(&stopped.stderr));
+            say(&format!("Postgres did not stop: {}", String::from_utf8_lossy(&stopped.stderr)));
         }
     }
+}
+
+/// Writes past the test runner, which keeps what a passing test prints to itself.
+fn say(text: &str) {
+    // Nobody to tell if this fails.
+    drop(writeln!(std::io::stderr(), "{text}"));
 }
 
 fn programs() -> Option<PathBuf> {

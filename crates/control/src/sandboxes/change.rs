@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use domain::{caller::Caller, ending::Cause, id::SandboxId, phase::Phase};
+use domain::{caller::Caller, ending::Cause, id::SandboxId, phase::Phase, time::Timestamp};
 use sandbox::host::HostError;
 use store::sandboxes::{Moved, Sandbox};
 
@@ -17,6 +17,8 @@ use crate::{
 /// How long the removal of a machine may take before the caller is told to come
 /// back; the driver goes on.
 const REMOVAL: Duration = Duration::from_secs(90);
+/// How long a driver may take to hear of a time limit.
+const HEARING: Duration = Duration::from_secs(10);
 
 impl Control {
     /// Ends a sandbox and returns when nothing of it is left.
@@ -78,9 +80,20 @@ impl Control {
             let error = Error::not_running("the sandbox ended in the meantime");
             return Err(self.refuse(caller, action, object, told(), error).await);
         }
-        self.host().set_deadline(id, expires).await.map_err(from_host)?;
+        self.tell_deadline(id, expires).await.map_err(from_host)?;
         let row = self.store().sandbox(id).await?;
         row.ok_or(Error::NotFound { noun: "sandbox" })
+    }
+
+    /// Tells the driver a time limit. Needs [`Control::deadlines`].
+    pub(super) async fn tell_deadline(
+        &self,
+        id: &SandboxId,
+        expires: Timestamp,
+    ) -> Result<(), HostError> {
+        let told = self.host().set_deadline(id, expires);
+        let silent = |_| HostError::Unreachable(std::io::ErrorKind::TimedOut.into());
+        tokio::time::timeout(HEARING, told).await.map_err(silent)?
     }
 
     /// Reads the last output of the machine's console.

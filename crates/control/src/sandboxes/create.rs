@@ -167,7 +167,7 @@ impl Control {
         let _order = self.deadlines().lock().await;
         let row = self.store().sandbox(id).await?;
         if let Some(expires) = row.and_then(|row| row.expires)
-            && let Err(error) = self.host().set_deadline(id, expires).await
+            && let Err(error) = self.tell_deadline(id, expires).await
         {
             // It ended in between, which its driver has recorded.
             tracing::debug!(sandbox.id = %id, %error, "no time limit to pass on");

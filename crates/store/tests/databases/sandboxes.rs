@@ -35,7 +35,7 @@ pub(crate) async fn a_sandbox_reads_back_as_it_was_added(store: Store) {
     let tenant = organization(&store).await;
     let sandbox = added(&store, &tenant).await;
     assert_eq!(store.sandbox(&sandbox.id).await.expect("read").as_ref(), Some(&sandbox));
-    assert_eq!(store.live_sandboxes().await.expect("read"), [sandbox.clone()]);
+    assert_eq!(store.live_sandboxes().await.expect("read"), std::slice::from_ref(&sandbox));
     let mut numbers = crate::fixture::sandbox(&tenant);
     numbers.size = None;
     assert_eq!(add(&store, &numbers, &unkeyed(), 9).await, Added::New);

@@ -1,0 +1,18 @@
+//! The use cases over a real store and a backend without machines.
+
+#[path = "use_cases/access.rs"]
+mod access;
+#[path = "use_cases/create.rs"]
+mod create;
+#[path = "use_cases/end.rs"]
+mod end;
+#[path = "use_cases/fixture.rs"]
+mod fixture;
+#[path = "use_cases/guest.rs"]
+mod guest;
+#[path = "use_cases/record.rs"]
+mod record;
+#[path = "use_cases/recovery.rs"]
+mod recovery;
+#[path = "use_cases/tokens.rs"]
+mod tokens;
