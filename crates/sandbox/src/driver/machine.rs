@@ -1,6 +1,6 @@
 //! From nothing to a guest that answers, and keeping it so.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use domain::id::SandboxId;
 use guest_protocol::control::{Identity, Request};
@@ -38,7 +38,7 @@ impl Machine {
                     self.report(Event::StartFailed(why)).await;
                     return;
                 }
-                Some(personality)
+                Some(Newborn { image: spec.image.manifest.environment, personality })
             }
         };
         let why = tokio::select! {
@@ -80,7 +80,7 @@ impl Machine {
 
     /// Holds a link for as long as the guest answers. The first session of a
     /// new machine gives it its identity.
-    async fn keep_link(&self, mut identity: Option<Personality>) -> Event {
+    async fn keep_link(&self, mut identity: Option<Newborn>) -> Event {
         let mut lost_since = tokio::time::Instant::now();
         let mut last = String::from("no link yet");
         loop {
@@ -97,7 +97,7 @@ impl Machine {
         }
     }
 
-    async fn session(&self, identity: &mut Option<Personality>, last: &mut String) -> Session {
+    async fn session(&self, identity: &mut Option<Newborn>, last: &mut String) -> Session {
         let pipe = match self.backend.connect(&self.id).await {
             Ok(pipe) => pipe,
             Err(error) => {
@@ -114,8 +114,8 @@ impl Machine {
         };
         let greeting = async {
             let mut control = link.control().await.map_err(|error| error.to_string())?;
-            if let Some(personality) = identity.as_ref() {
-                let request = Request::Identify(Box::new(self.identity(personality)));
+            if let Some(newborn) = identity.as_ref() {
+                let request = Request::Identify(Box::new(self.identity(newborn)));
                 let answered = control.call(&request, self.bounds.identify).await;
                 answered.map_err(|error| error.to_string())?;
             }
@@ -166,7 +166,12 @@ impl Machine {
         String::new()
     }
 
-    fn identity(&self, personality: &Personality) -> Identity {
+    fn identity(&self, newborn: &Newborn) -> Identity {
+        let Newborn { image, personality } = newborn;
+        // What the image sets, the caller may set otherwise.
+        let mut environment = image.clone();
+        let given = personality.environment.expose();
+        environment.extend(given.map(|(name, value)| (name.to_owned(), value.to_owned())));
         let mut machine_id = [0; 16];
         let mut entropy = [0; 32];
         (self.sources.random)(&mut machine_id);
@@ -179,11 +184,7 @@ impl Machine {
             machine_id,
             unix_nanos: u64::try_from(now).unwrap_or(0).saturating_mul(1_000_000),
             entropy,
-            environment: personality
-                .environment
-                .expose()
-                .map(|(name, value)| (name.to_owned(), value.to_owned()))
-                .collect(),
+            environment: environment.into_iter().collect(),
             accounts: personality.accounts.uids(),
         }
     }
@@ -193,6 +194,13 @@ impl Machine {
         (self.sources.random)(&mut bytes);
         u32::from_le_bytes(bytes)
     }
+}
+
+/// A machine that nobody is yet.
+struct Newborn {
+    /// Variables that the image sets.
+    image: BTreeMap<String, String>,
+    personality: Personality,
 }
 
 enum Session {
