@@ -108,6 +108,13 @@ impl ImageStore {
         Ok(self.hold(name)?.image)
     }
 
+    /// Like [`ImageStore::get`], and every file is hashed again, whatever is
+    /// remembered of it.
+    pub fn examine(&self, name: &ImageName) -> Result<Image, ImageError> {
+        self.stamps.forget(name);
+        self.get(name)
+    }
+
     /// Like [`ImageStore::get`], and the image stays as it is until the returned
     /// value is dropped.
     pub fn hold(&self, name: &ImageName) -> Result<HeldImage, ImageError> {

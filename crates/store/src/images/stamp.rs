@@ -101,6 +101,16 @@ impl Stamps {
         known.insert(name.clone(), stamp);
     }
 
+    /// Forgets that the image called `name` was found good.
+    pub(super) fn forget(&self, name: &ImageName) {
+        // The stamp in memory is a copy: without the one on disk and without the
+        // copy, nothing vouches for a file. A stamp that stays on disk because it
+        // cannot be removed is in a folder that is not ours to change, and then
+        // it is not read either.
+        fs::remove_file(self.path(name)).ok();
+        self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(name);
+    }
+
     fn path(&self, name: &ImageName) -> PathBuf {
         self.folder.join(format!(".{name}.stamp"))
     }
