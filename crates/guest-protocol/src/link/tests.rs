@@ -1,3 +1,5 @@
+//! A link under the bytes a hostile or unlucky peer would send.
+
 use proptest::prelude::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 

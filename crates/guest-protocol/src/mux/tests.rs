@@ -1,3 +1,5 @@
+//! Sessions between two honest ends, and against one that is not.
+
 use std::time::Duration;
 
 use proptest::prelude::*;
