@@ -1,0 +1,149 @@
+//! Handing file work to a worker that has the account's rights and no others.
+//!
+//! One worker for each account, started when it is first needed and again when
+//! it has been killed. A request gets a connection of its own.
+
+use std::{
+    cell::RefCell,
+    collections::HashMap,
+    io,
+    os::{
+        fd::{AsFd as _, OwnedFd},
+        unix::net::UnixStream as StdStream,
+    },
+    rc::Rc,
+    time::Duration,
+};
+
+use guest_protocol::connect::{Code, Error};
+use http_body_util::BodyExt as _;
+use hyper::{
+    HeaderMap, Request, Response,
+    client::conn::http1,
+    header::{AUTHORIZATION, CONNECTION, HOST, HeaderValue},
+    http::request::Parts,
+};
+use hyper_util::rt::TokioIo;
+use tokio::{
+    net::UnixStream,
+    sync::{Mutex, mpsc, oneshot},
+    time::timeout,
+};
+
+use super::Api;
+use crate::{
+    channel::channel,
+    http::body::Body,
+    messages::{Serve, ToInit},
+};
+
+/// A worker starts in milliseconds.
+const START: Duration = Duration::from_secs(10);
+
+/// Workers by account.
+#[derive(Debug, Default)]
+pub(crate) struct Workers {
+    /// Held while one starts, so that two requests do not start two.
+    running: Mutex<HashMap<u32, mpsc::Sender<OwnedFd>>>,
+    pending: RefCell<HashMap<u64, oneshot::Sender<Result<OwnedFd, String>>>>,
+}
+
+impl Workers {
+    /// Init has started a worker, or not.
+    pub(crate) fn arrived(&self, request: u64, worker: Result<OwnedFd, String>) {
+        if let Some(waiting) = self.pending.borrow_mut().remove(&request) {
+            waiting.send(worker).ok();
+        }
+    }
+
+    /// Opens a connection to the worker of an account.
+    async fn connect(&self, api: &Rc<Api>, uid: u32) -> Result<UnixStream, Error> {
+        let failed = |error: io::Error| Error::new(Code::Unavailable, error.to_string());
+        let (near, far) = StdStream::pair().map_err(failed)?;
+        near.set_nonblocking(true).map_err(failed)?;
+        let mut running = self.running.lock().await;
+        let mut far = OwnedFd::from(far);
+        if let Some(worker) = running.get(&uid) {
+            match worker.send(far).await {
+                Ok(()) => return UnixStream::from_std(near).map_err(failed),
+                // It has been killed since.
+                Err(unsent) => far = unsent.0,
+            }
+        }
+        let worker = self.start(api, uid).await?;
+        worker.send(far).await.map_err(|_| Error::new(Code::Unavailable, "the worker ended"))?;
+        running.insert(uid, worker);
+        UnixStream::from_std(near).map_err(failed)
+    }
+
+    async fn start(&self, api: &Rc<Api>, uid: u32) -> Result<mpsc::Sender<OwnedFd>, Error> {
+        let request = api.next_request();
+        let (sender, receiver) = oneshot::channel();
+        self.pending.borrow_mut().insert(request, sender);
+        api.tell_init(ToInit::Worker { request, uid }).await;
+        let answer = timeout(START, receiver).await;
+        self.pending.borrow_mut().remove(&request);
+        let unavailable = |text: String| Error::new(Code::Unavailable, text);
+        let stream = match answer {
+            Ok(Ok(Ok(stream))) => stream,
+            Ok(Ok(Err(text))) => return Err(unavailable(text)),
+            Ok(Err(_)) | Err(_) => return Err(unavailable("no file worker started".into())),
+        };
+        let (mut sender, mut receiver) =
+            channel(StdStream::from(stream)).map_err(|error| unavailable(error.to_string()))?;
+        let (connections, mut queue) = mpsc::channel::<OwnedFd>(1);
+        super::task(async move {
+            loop {
+                tokio::select! {
+                    // It never says anything: this is how its end is noticed.
+                    _ = receiver.receive::<Serve>() => return,
+                    connection = queue.recv() => {
+                        let Some(connection) = connection else { return };
+                        if sender.send(&Serve, &[connection.as_fd()]).await.is_err() {
+                            return;
+                        }
+                    }
+                }
+            }
+        });
+        Ok(connections)
+    }
+}
+
+/// Sends a request to the worker of an account and passes its answer on.
+pub(crate) async fn forward(
+    api: &Rc<Api>,
+    uid: u32,
+    head: Parts,
+    body: Body,
+) -> Result<Response<Body>, Error> {
+    let stream = api.workers.connect(api, uid).await?;
+    let gone = |error: hyper::Error| {
+        Error::new(Code::Unavailable, format!("the file worker did not answer: {error}"))
+    };
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(gone)?;
+    super::task(async move {
+        // Its failure is seen by the request or by the body.
+        connection.await.ok();
+    });
+    let target = head.uri.path_and_query().map_or("/", |target| target.as_str()).to_owned();
+    let mut request = Request::builder().method(head.method).uri(target);
+    if let Some(headers) = request.headers_mut() {
+        *headers = end_to_end(head.headers);
+    }
+    let request = request
+        .body(body)
+        .map_err(|error| Error::new(Code::InvalidArgument, error.to_string()))?;
+    let response = sender.send_request(request).await.map_err(gone)?;
+    Ok(response.map(|body| body.map_err(io::Error::other).boxed_unsync()))
+}
+
+/// Headers that concern the request, not the connection it came on. Whether a
+/// body is chunked is decided anew from its length.
+fn end_to_end(mut headers: HeaderMap) -> HeaderMap {
+    for name in [AUTHORIZATION, CONNECTION] {
+        headers.remove(name);
+    }
+    headers.insert(HOST, HeaderValue::from_static("files"));
+    headers
+}

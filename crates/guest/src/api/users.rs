@@ -1,0 +1,70 @@
+//! Which account a request works as.
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use guest_protocol::connect::{Code, Error};
+use hyper::{HeaderMap, header::AUTHORIZATION};
+
+use super::Api;
+use crate::account::Accounts;
+
+/// Unless the request names one.
+const DEFAULT: &str = "user";
+/// Longer than any account's name.
+const MAX_NAME: usize = 256;
+
+/// The name in a `Basic` header, which has no password.
+pub(crate) fn named(headers: &HeaderMap) -> Option<String> {
+    let value = headers.get(AUTHORIZATION)?.to_str().ok()?;
+    let encoded = value.strip_prefix("Basic ").or_else(|| value.strip_prefix("basic "))?;
+    let decoded = String::from_utf8(STANDARD.decode(encoded.trim()).ok()?).ok()?;
+    let (name, _) = decoded.split_once(':')?;
+    (!name.is_empty()).then(|| name.to_owned())
+}
+
+impl Api {
+    /// The number of an account that this sandbox may use.
+    pub(crate) fn account(&self, name: Option<&str>) -> Result<u32, Error> {
+        let name = name.filter(|name| !name.is_empty()).unwrap_or(DEFAULT);
+        let shown: String = name.chars().take(MAX_NAME).collect();
+        let accounts = Accounts::read().map_err(|error| {
+            Error::new(Code::Internal, format!("cannot read the accounts: {error}"))
+        })?;
+        let account = accounts.by_name(name).ok_or_else(|| {
+            Error::new(Code::Unauthenticated, format!("user {shown} does not exist"))
+        })?;
+        self.permit(account.uid).map_err(|_| {
+            let text = format!("user {shown} may not be used in this sandbox");
+            Error::new(Code::PermissionDenied, text)
+        })
+    }
+
+    /// Whether the host allows an account.
+    pub(crate) fn permit(&self, uid: u32) -> Result<u32, Error> {
+        if self.accounts.borrow().contains(&uid) {
+            return Ok(uid);
+        }
+        let text = format!("account {uid} may not be used in this sandbox");
+        Err(Error::new(Code::PermissionDenied, text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(value: &str, expected: Option<&str>) {
+        let mut headers = HeaderMap::new();
+        headers.insert(AUTHORIZATION, value.parse().unwrap());
+        assert_eq!(named(&headers).as_deref(), expected, "{value}");
+    }
+
+    #[test]
+    fn a_user_is_named_without_a_password() {
+        check("Basic dXNlcjo=", Some("user"));
+        check("Basic cm9vdDpwYXNz", Some("root"));
+        check("Basic Og==", None);
+        check("Basic ???", None);
+        check("Bearer dXNlcjo=", None);
+        assert_eq!(named(&HeaderMap::new()), None);
+    }
+}

@@ -1,0 +1,55 @@
+//! The host's requests to init, one after another on a stream.
+
+use std::{io, rc::Rc, time::Duration};
+
+use guest_protocol::{
+    control::{self, Request, Response},
+    mux::Stream,
+};
+
+use super::{Init, identity, start};
+use crate::messages::{Command, Start, Wiring};
+
+/// The account that warms a template up.
+const USER: u32 = 1000;
+/// How long one command may take.
+const WARM: Duration = Duration::from_secs(60);
+
+/// Answers requests until the host closes the stream.
+pub(super) async fn serve(init: Rc<Init>, mut stream: Stream) -> io::Result<()> {
+    loop {
+        let response = match control::read(&mut stream).await? {
+            Request::Ping { nonce } => Response::Pong { nonce },
+            Request::Warm { commands } => answer(warm(&init, commands).await),
+            Request::Identify(identity) => answer(identity::assume(&init, *identity).await),
+        };
+        control::write(&mut stream, &response).await?;
+    }
+}
+
+fn answer(outcome: io::Result<()>) -> Response {
+    match outcome {
+        Ok(()) => Response::Done,
+        Err(error) => Response::Failed { message: error.to_string() },
+    }
+}
+
+/// Runs each command to its end. How it ends does not matter, only what it read.
+async fn warm(init: &Rc<Init>, commands: Vec<Vec<String>>) -> io::Result<()> {
+    for words in commands {
+        let mut words = words.into_iter();
+        let Some(cmd) = words.next() else { continue };
+        let command = Command { cmd, args: words.collect(), ..Default::default() };
+        let start = Start {
+            uid: USER,
+            command,
+            tag: None,
+            wiring: Wiring::NoStdin,
+            deadline_ms: u64::try_from(WARM.as_millis()).ok(),
+        };
+        let name = start.command.cmd.clone();
+        let outcome = start::run_silently(init, start).await;
+        outcome.map_err(|error| io::Error::other(format!("cannot warm up {name}: {error}")))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,132 @@
+//! Giving up rights, and proof that they are gone.
+//!
+//! A daemon starts as root because init is root, gives up everything, and then
+//! asks the kernel what it still holds. It refuses to run on any surplus: a
+//! silent failure of one of these calls has been the whole bug before.
+
+use std::io;
+
+/// What a process may still hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Remaining {
+    /// Nothing, and it can never get anything again: API, relay, files.
+    Nothing,
+    /// No capability now, but set-uid programs work: a workload with sudo.
+    Regainable,
+}
+
+/// Turns this process into a daemon of `uid` with no rights at all, verified.
+///
+/// # Errors
+/// Any step that failed, or any right that is left. The process must end.
+pub(crate) fn give_up_everything(uid: u32) -> io::Result<()> {
+    control(libc::PR_SET_NO_NEW_PRIVS, 1)?;
+    control(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL as libc::c_ulong)?;
+    for capability in 0..64 {
+        match control(libc::PR_CAPBSET_DROP, capability) {
+            Ok(()) => {}
+            // Past the last one this kernel knows.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    change_account(uid, uid, &[])?;
+    // Changing the account has done this already unless an administrator of the
+    // image changed `fs.suid_dumpable`.
+    control(libc::PR_SET_DUMPABLE, 0)?;
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    verify(&status, uid, Remaining::Nothing).map_err(io::Error::other)
+}
+
+/// Becomes an account with its groups. Leaving root clears the capabilities.
+pub(crate) fn change_account(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
+    // The raw calls: those of the C library signal every thread, and there is
+    // only this one.
+    // SAFETY: the pointer and the length describe one slice that outlives the call.
+    check(unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) })?;
+    // SAFETY: three numbers.
+    check(unsafe { libc::syscall(libc::SYS_setresgid, gid, gid, gid) })?;
+    // SAFETY: three numbers.
+    check(unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) })
+}
+
+/// Compares `/proc/self/status` with what a process of `uid` may hold.
+///
+/// # Errors
+/// The first surplus, as a sentence.
+pub(crate) fn verify(status: &str, uid: u32, remaining: Remaining) -> Result<(), String> {
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.map(str::trim).ok_or_else(|| format!("the kernel does not report {name}"))
+    };
+    let uids = field("Uid")?;
+    if uids.split_whitespace().any(|id| id != uid.to_string()) {
+        return Err(format!("account {uid} expected, the kernel reports {uids}"));
+    }
+    let mut empty = vec!["CapInh", "CapPrm", "CapEff", "CapAmb"];
+    if remaining == Remaining::Nothing {
+        empty.push("CapBnd");
+    }
+    for name in empty {
+        let set = field(name)?;
+        if u64::from_str_radix(set, 16) != Ok(0) {
+            return Err(format!("capabilities are left: {name} is {set}"));
+        }
+    }
+    let expected = match remaining {
+        Remaining::Nothing => "1",
+        // Sudo would not work, and nobody would find out why.
+        Remaining::Regainable => "0",
+    };
+    match field("NoNewPrivs")? {
+        flag if flag == expected => Ok(()),
+        flag => Err(format!("NoNewPrivs is {flag}, expected {expected}")),
+    }
+}
+
+fn control(option: libc::c_int, value: libc::c_ulong) -> io::Result<()> {
+    let unused: libc::c_ulong = 0;
+    // SAFETY: all options used here take numbers, no pointer.
+    check(libc::c_long::from(unsafe { libc::prctl(option, value, unused, unused, unused) }))
+}
+
+fn check(result: libc::c_long) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(uid: u32, effective: &str, bounding: &str, flag: u8) -> String {
+        format!(
+            "Name:\tguestd\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nCapInh:\t0000000000000000\n\
+             CapPrm:\t0000000000000000\nCapEff:\t{effective}\nCapBnd:\t{bounding}\n\
+             CapAmb:\t0000000000000000\nNoNewPrivs:\t{flag}\n"
+        )
+    }
+
+    const NONE: &str = "0000000000000000";
+    const ALL: &str = "000001ffffffffff";
+
+    /// U17: the drop counts only when the kernel confirms it.
+    #[test]
+    fn any_right_that_is_left_is_refused() {
+        let nothing = |status: &str| verify(status, 990, Remaining::Nothing);
+        assert_eq!(nothing(&status(990, NONE, NONE, 1)), Ok(()));
+        assert!(nothing(&status(990, "0000000000000001", NONE, 1)).is_err());
+        assert!(nothing(&status(990, NONE, ALL, 1)).is_err());
+        assert!(nothing(&status(990, NONE, NONE, 0)).is_err());
+        assert!(nothing(&status(0, NONE, NONE, 1)).is_err());
+        assert!(nothing("").is_err());
+    }
+
+    /// U17: a workload holds nothing now, and set-uid programs still work.
+    #[test]
+    fn a_workload_keeps_only_the_way_through_sudo() {
+        let workload = |status: &str| verify(status, 1000, Remaining::Regainable);
+        assert_eq!(workload(&status(1000, NONE, ALL, 0)), Ok(()));
+        assert!(workload(&status(1000, ALL, ALL, 0)).is_err());
+        assert!(workload(&status(1000, NONE, ALL, 1)).is_err());
+    }
+}
