@@ -1,2 +1,36 @@
-//! (stub)
-fn main() {}
+//! `coldframe`: one program with a command for each thing a person does.
+//!
+//! Here the parts are put together and nowhere else: [`local`] composes a
+//! sandbox in this process, [`commands::serve`] a server, and everything else
+//! is a client. What a command prints goes through [`output`]; what it exits
+//! with is decided in [`error`].
+
+mod commands;
+mod config;
+mod duration;
+mod error;
+#[cfg(test)]
+mod golden;
+mod guest_program;
+mod local;
+mod log;
+mod output;
+mod process;
+mod progress;
+mod remote;
+mod state;
+mod terminal;
+mod variables;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments: Vec<_> = std::env::args_os().collect();
+    // Two things this program does for itself. The jailer changes what belongs
+    // to a single thread, so it comes before everything that may start another.
+    match arguments.get(1).and_then(|word| word.to_str()) {
+        
+        Some(local::KEEPER) => local::keep(&arguments[2..]),
+        _ => commands::run(&arguments),
+    }
+}

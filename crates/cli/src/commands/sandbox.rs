@@ -1,0 +1,72 @@
+//! Sandboxes of a server.
+
+mod copy;
+mod create;
+mod exec;
+mod inspect;
+mod kill;
+mod location;
+
+use clap::Subcommand;
+
+use super::{Configured, block_on};
+use crate::{
+    error::{Codes, Outcome},
+    output::Format,
+};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum SandboxCommand {
+    Create(create::CreateArgs),
+    List(inspect::ListArgs),
+    Get(inspect::GetArgs),
+    Exec(exec::ExecArgs),
+    Shell(exec::ShellArgs),
+    #[command(name = "cp")]
+    Copy(copy::CopyArgs),
+    Logs(inspect::LogsArgs),
+    Kill(kill::KillArgs),
+}
+
+impl SandboxCommand {
+    /// Whose exit codes it uses.
+    pub(crate) fn codes(&self) -> Codes {
+        match self {
+            Self::Exec(_) | Self::Shell(_) => Codes::Program,
+            Self::Create(_)
+            | Self::List(_)
+            | Self::Get(_)
+            | Self::Copy(_)
+            | Self::Logs(_)
+            | Self::Kill(_) => Codes::Own,
+        }
+    }
+
+    /// How results are shown.
+    pub(crate) fn format(&self) -> Format {
+        match self {
+            Self::Create(arguments) => arguments.json.format(),
+            Self::List(arguments) => arguments.json.format(),
+            Self::Get(arguments) => arguments.json.format(),
+            Self::Exec(arguments) => arguments.json.format(),
+            Self::Shell(_) => Format::Text,
+            Self::Copy(arguments) => arguments.json.format(),
+            Self::Logs(arguments) => arguments.json.format(),
+            Self::Kill(arguments) => arguments.json.format(),
+        }
+    }
+}
+
+/// Runs a command on sandboxes.
+pub(crate) fn run(configured: &Configured<'_>, command: SandboxCommand) -> Outcome<u8> {
+    match command {
+        SandboxCommand::Create(arguments) => block_on(create::run(configured, &arguments)),
+        SandboxCommand::List(arguments) => block_on(inspect::list(configured, &arguments)),
+        SandboxCommand::Get(arguments) => block_on(inspect::get(configured, &arguments)),
+        SandboxCommand::Exec(arguments) => block_on(exec::exec(configured, &arguments)),
+        SandboxCommand::Shell(arguments) => block_on(exec::shell(configured, &arguments)),
+        SandboxCommand::Copy(arguments) => block_on(copy::run(configured, &arguments)),
+        SandboxCommand::Logs(arguments) => block_on(inspect::logs(configured, &arguments)),
+        SandboxCommand::Kill(arguments) => block_on(kill::run(configured, &arguments)),
+    }
+}

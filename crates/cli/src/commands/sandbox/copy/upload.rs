@@ -1,0 +1,192 @@
+//! From here into a sandbox.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read},
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use bytes::Bytes;
+use futures::{channel::mpsc, SinkExt as _, StreamExt as _};
+use guest_protocol::{
+    client::{Body, BoxError, ClientError},
+    connect::Code,
+    filesystem::FileType,
+};
+use http_body::Frame;
+use http_body_util::{BodyExt as _, StreamBody};
+
+use super::{Copy, name_of};
+use crate::{
+    error::{Failure, Kind, Outcome},
+    process::{self, Input, Launch, Signals, Sink, Terminal},
+};
+
+/// Bytes that are read at once.
+const PIECE: usize = 256 * 1024;
+/// Pieces under way.
+const QUEUE: usize = 2;
+/// Names given to one `chmod`.
+const BATCH: usize = 200;
+
+/// Copies a file or a folder.
+pub(super) async fn path(copy: &mut Copy, from: &Path, to: &str) -> Outcome<()> {
+    let unreadable = |error| Failure::usage(format!("{} cannot be read: {error}", from.display()));
+    let metadata = fs::metadata(from).map_err(unreadable)?;
+    let to = destination(copy, from, to).await?;
+    let mut executables = Vec::new();
+    if metadata.is_dir() {
+        folder(copy, from, &to, &mut executables).await?;
+    } else {
+        file(copy, from, &to).await?;
+        if metadata.permissions().mode() & 0o111 != 0 && metadata.is_file() {
+            executables.push(to);
+        }
+    }
+    allow(copy, &executables).await
+}
+
+/// Copies standard input into a file.
+pub(super) async fn stream(copy: &mut Copy, to: &str) -> Outcome<()> {
+    if to.ends_with('/') {
+        return Err(Failure::usage(format!("{to} is a folder; name the file to write")));
+    }
+    send(copy, io::stdin(), to).await
+}
+
+/// The path to write: below `to` if that is a folder.
+async fn destination(copy: &Copy, from: &Path, to: &str) -> Outcome<String> {
+    let is_folder = match copy.guest.stat(to, &copy.user).await {
+        Ok(entry) => entry.kind == FileType::Directory,
+        Err(ClientError::Refused(error)) if error.code == Code::NotFound => false,
+        Err(error) => return Err(error.into()),
+    };
+    if !is_folder && !to.ends_with('/') {
+        return Ok(to.to_owned());
+    }
+    let real = fs::canonicalize(from)?;
+    let name = from.file_name().or_else(|| real.file_name()).and_then(|name| name.to_str());
+    match name.and_then(name_of) {
+        Some(name) => Ok(format!("{}/{name}", to.trim_end_matches('/'))),
+        None => Err(Failure::usage(format!("{} has no name to copy under", from.display()))),
+    }
+}
+
+/// Copies a folder, its folders before their content.
+async fn folder(
+    copy: &mut Copy,
+    from: &Path,
+    to: &str,
+    executables: &mut Vec<String>,
+) -> Outcome<()> {
+    let mut waiting: Vec<(PathBuf, String)> = vec![(from.to_owned(), to.to_owned())];
+    while let Some((here, there)) = waiting.pop() {
+        match copy.guest.make_dir(&there, &copy.user).await {
+            Ok(_) => {}
+            Err(ClientError::Refused(error)) if error.code == Code::AlreadyExists => {}
+            Err(error) => return Err(error.into()),
+        }
+        let mut entries = fs::read_dir(&here)?.collect::<Result<Vec<_>, _>>()?;
+        entries.sort_by_key(fs::DirEntry::file_name);
+        for entry in entries {
+            let path = entry.path();
+            let Some(name) = entry.file_name().to_str().map(str::to_owned) else {
+                copy.skip(&path.to_string_lossy(), "its name is not UTF-8");
+                continue;
+            };
+            let target = format!("{there}/{name}");
+            // Of the entry itself, not of what it links to.
+            let metadata = entry.metadata()?;
+            if metadata.is_dir() {
+                waiting.push((path, target));
+            } else if metadata.is_file() {
+                file(copy, &path, &target).await?;
+                if metadata.permissions().mode() & 0o111 != 0 {
+                    executables.push(target);
+                }
+            } else {
+                copy.skip(&path.to_string_lossy(), "neither a file nor a folder");
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn file(copy: &mut Copy, from: &Path, to: &str) -> Outcome<()> {
+    let unreadable = |error| Failure::usage(format!("{} cannot be read: {error}", from.display()));
+    send(copy, File::open(from).map_err(unreadable)?, to).await
+}
+
+/// Sends what `content` holds; it is read on a thread, a bounded piece ahead.
+async fn send(copy: &mut Copy, mut content: impl Read + Send + 'static, to: &str) -> Outcome<()> {
+    let (mut sender, receiver) = mpsc::channel::<Result<Bytes, BoxError>>(QUEUE);
+    let (counter, mut counted) = mpsc::channel::<usize>(QUEUE);
+    std::thread::spawn(move || {
+        let mut buffer = vec![0; PIECE];
+        loop {
+            let piece = match content.read(&mut buffer) {
+                Ok(0) => return,
+                Ok(n_read) => Ok(Bytes::copy_from_slice(&buffer[..n_read])),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => Err(error.into()),
+            };
+            // Nobody takes it any more: the copy was given up.
+            if futures::executor::block_on(sender.send(piece)).is_err() {
+                return;
+            }
+        }
+    });
+    let mut counter = counter;
+    let pieces = receiver.map(move |piece| {
+        if let Ok(bytes) = &piece {
+            // A count that is lost only makes the bar less exact.
+            drop(counter.try_send(bytes.len()));
+        }
+        piece.map(Frame::data)
+    });
+    let body: Body = StreamBody::new(pieces).boxed_unsync();
+    let user = copy.user.clone();
+    let guest = copy.guest.clone();
+    let mut writing = std::pin::pin!(guest.write_file(to, &user, body));
+    let written = loop {
+        tokio::select! {
+            written = &mut writing => break written,
+            Some(n_bytes) = counted.next() => copy.moved(n_bytes),
+        }
+    };
+    while let Ok(n_bytes) = counted.try_recv() {
+        copy.moved(n_bytes);
+    }
+    written.map_err(|error| {
+        let mut failure = Failure::from(error);
+        failure.message = format!("{to}: {}", failure.message);
+        failure
+    })?;
+    copy.done.files += 1;
+    Ok(())
+}
+
+/// Makes files executable; a plain upload makes none.
+async fn allow(copy: &Copy, paths: &[String]) -> Outcome<()> {
+    for batch in paths.chunks(BATCH) {
+        let mut command = ["chmod", "+x", "--"].map(str::to_owned).to_vec();
+        command.extend_from_slice(batch);
+        let launch = Launch {
+            command,
+            environment: [].into(),
+            cwd: None,
+            user: copy.user.clone(),
+            timeout: None,
+            input: Input::Empty,
+            terminal: Terminal::No,
+        };
+        let (mut sink, mut signals) = (Sink::memory(), Signals::listen()?);
+        let ended = process::drive(&copy.guest, &launch, &mut sink, &mut signals).await?;
+        if ended.code() != 0 {
+            let message = "files were copied and could not be made executable";
+            return Err(Failure::new(Kind::Refused, message));
+        }
+    }
+    Ok(())
+}

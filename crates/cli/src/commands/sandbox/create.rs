@@ -1,0 +1,90 @@
+//! Creating a sandbox.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use api::{sandboxes::CreateSandbox, variables::Variables};
+use clap::Args;
+
+use crate::{
+    commands::{Configured, Json, SizeArgs},
+    duration,
+    error::{Failure, Outcome},
+    output::{self, Format},
+    progress,
+    remote::{Authority, ServerArgs},
+    variables,
+};
+
+/// Create a sandbox and print its id
+///
+/// It runs when this returns, and ends by itself after --timeout.
+#[derive(Debug, Args)]
+pub(crate) struct CreateArgs {
+    /// What it starts from
+    #[arg(long, default_value = "base", value_name = "NAME")]
+    template: String,
+
+    #[command(flatten)]
+    size: SizeArgs,
+
+    /// Set a variable for every process; without a value, take it from here
+    #[arg(long, value_name = "NAME[=VALUE]")]
+    env: Vec<String>,
+
+    /// Attach a label; labels are shown, so they hold no secrets
+    #[arg(long, value_name = "NAME=VALUE")]
+    metadata: Vec<String>,
+
+    /// End it after this time, 10s to 1h [default: 5m]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    timeout: Option<Duration>,
+
+    #[command(flatten)]
+    server: ServerArgs,
+    #[command(flatten)]
+    pub(super) json: Json,
+}
+
+/// Creates a sandbox.
+pub(super) async fn run(configured: &Configured<'_>, arguments: &CreateArgs) -> Outcome<u8> {
+    let create = request(arguments)?;
+    let client = arguments.server.client(configured, Authority::Sandboxes)?;
+    let waiting = progress::waiting("creating a sandbox");
+    let created = client.create_sandbox(&create).await;
+    waiting.finish_and_clear();
+    let sandbox = created?;
+    match arguments.json.format() {
+        Format::Json => output::json(&sandbox)?,
+        Format::Text => output::line(sandbox.id.as_str())?,
+    }
+    Ok(0)
+}
+
+fn request(arguments: &CreateArgs) -> Outcome<CreateSandbox> {
+    let environment = variables::read(&arguments.env, variables::own)?;
+    let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+    let timeout_seconds = match arguments.timeout {
+        None => None,
+        Some(timeout) if timeout.subsec_nanos() == 0 => {
+            Some(u32::try_from(timeout.as_secs()).unwrap_or(u32::MAX))
+        }
+        Some(_) => return Err(Failure::usage("--timeout takes whole seconds here")),
+    };
+    let mut metadata = BTreeMap::new();
+    for label in &arguments.metadata {
+        let Some((name, value)) = label.split_once('=') else {
+            return Err(Failure::usage(format!("--metadata {label}: write it as NAME=VALUE")));
+        };
+        metadata.insert(name.to_owned(), value.to_owned());
+    }
+    Ok(CreateSandbox {
+        template: arguments.template.clone(),
+        size: arguments.size.size.map(|size| size.to_string()),
+        cpus: arguments.size.cpus,
+        memory_mb: arguments.size.memory_mb,
+        timeout_seconds,
+        env: Variables(environment.expose().map(owned).collect()),
+        metadata,
+        ..CreateSandbox::default()
+    })
+}

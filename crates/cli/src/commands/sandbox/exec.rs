@@ -1,0 +1,95 @@
+//! Running a program in a sandbox.
+
+use std::time::Duration;
+
+use clap::Args;
+use domain::id::SandboxId;
+use guest_protocol::client::GuestClient;
+
+use crate::{
+    commands::{Configured, Json, ProgramArgs, report},
+    error::Outcome,
+    output::Format,
+    process::{self, Input, Launch, Signals, Sink, Terminal},
+    remote::{Authority, RemoteGuest, ServerArgs},
+};
+
+/// Run a program in a sandbox and exit with its code
+///
+/// Output is passed on unchanged, INT, TERM, HUP and QUIT are forwarded; the
+/// same signal twice within two seconds stops waiting and kills the program.
+#[derive(Debug, Args)]
+pub(crate) struct ExecArgs {
+    #[command(flatten)]
+    program: ProgramArgs,
+
+    #[command(flatten)]
+    server: ServerArgs,
+    #[command(flatten)]
+    pub(super) json: Json,
+
+    /// The sandbox
+    sandbox: SandboxId,
+
+    /// The program and its arguments
+    #[arg(required = true, last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+/// Open a shell in a sandbox
+#[derive(Debug, Args)]
+pub(crate) struct ShellArgs {
+    /// The account to run as
+    #[arg(long, default_value = "user")]
+    user: String,
+
+    /// The directory to begin in [default: the account's home]
+    #[arg(long, value_name = "DIR")]
+    cwd: Option<String>,
+
+    #[command(flatten)]
+    server: ServerArgs,
+
+    /// The sandbox
+    sandbox: SandboxId,
+}
+
+/// Runs a program.
+pub(super) async fn exec(configured: &Configured<'_>, arguments: &ExecArgs) -> Outcome<u8> {
+    let launch = arguments.program.launch(&arguments.command)?;
+    follow(configured, &arguments.server, &arguments.sandbox, launch, arguments.json.format()).await
+}
+
+/// Runs a login shell on a terminal.
+pub(super) async fn shell(configured: &Configured<'_>, arguments: &ShellArgs) -> Outcome<u8> {
+    let launch = Launch {
+        command: ["/bin/bash", "-l"].map(str::to_owned).to_vec(),
+        environment: [].into(),
+        cwd: arguments.cwd.clone(),
+        user: arguments.user.clone(),
+        timeout: None,
+        input: Input::Ours,
+        terminal: Terminal::Yes,
+    };
+    follow(configured, &arguments.server, &arguments.sandbox, launch, Format::Text).await
+}
+
+async fn follow(
+    configured: &Configured<'_>,
+    server: &ServerArgs,
+    sandbox: &SandboxId,
+    launch: Launch,
+    format: Format,
+) -> Outcome<u8> {
+    let client = server.client(configured, Authority::Sandboxes)?;
+    let guest = GuestClient::new(RemoteGuest { client, id: sandbox.clone() });
+    let mut signals = Signals::listen()?;
+    let mut sink = match format {
+        Format::Text => Sink::ours()?,
+        Format::Json => Sink::memory(),
+    };
+    let begun = std::time::Instant::now();
+    let ended = process::drive(&guest, &launch, &mut sink, &mut signals).await?;
+    let took: Duration = begun.elapsed();
+    report(ended, sink, took)
+}

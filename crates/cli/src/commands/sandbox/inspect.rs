@@ -1,0 +1,155 @@
+//! Looking at sandboxes.
+
+use std::io::IsTerminal as _;
+
+use api::sandboxes::{ListSandboxes, Sandbox};
+use clap::Args;
+use domain::id::SandboxId;
+
+use crate::{
+    commands::{Configured, Json},
+    error::Outcome,
+    output::{self, Format},
+    remote::{Authority, ServerArgs},
+};
+
+/// List sandboxes, newest first
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    /// Only those in this state, such as `running`
+    #[arg(long)]
+    state: Option<String>,
+
+    #[command(flatten)]
+    server: ServerArgs,
+    #[command(flatten)]
+    pub(super) json: Json,
+}
+
+/// Show a sandbox
+#[derive(Debug, Args)]
+pub(crate) struct GetArgs {
+    /// Its id
+    sandbox: SandboxId,
+
+    #[command(flatten)]
+    server: ServerArgs,
+    #[command(flatten)]
+    pub(super) json: Json,
+}
+
+/// Print the last output of a sandbox's console
+///
+/// That is what its kernel and its first process say, not what programs print.
+#[derive(Debug, Args)]
+pub(crate) struct LogsArgs {
+    /// The sandbox
+    sandbox: SandboxId,
+
+    #[command(flatten)]
+    server: ServerArgs,
+    #[command(flatten)]
+    pub(super) json: Json,
+}
+
+/// Lists all pages.
+pub(super) async fn list(configured: &Configured<'_>, arguments: &ListArgs) -> Outcome<u8> {
+    let client = arguments.server.client(configured, Authority::Sandboxes)?;
+    let mut query =
+        ListSandboxes { state: arguments.state.clone(), limit: Some(100), cursor: None };
+    let mut sandboxes = Vec::new();
+    loop {
+        let page = client.list_sandboxes(&query).await?;
+        sandboxes.extend(page.items);
+        match page.next_cursor {
+            Some(cursor) => query.cursor = Some(cursor),
+            None => break,
+        }
+    }
+    if arguments.json.format() == Format::Json {
+        output::json(&sandboxes)?;
+        return Ok(0);
+    }
+    let rows: Vec<_> = sandboxes
+        .iter()
+        .map(|sandbox| {
+            vec![
+                sandbox.id.to_string(),
+                sandbox.state.clone(),
+                sandbox.template.clone(),
+                size(sandbox),
+                sandbox.created_at.to_string(),
+                sandbox.expires_at.map(|time| time.to_string()).unwrap_or_default(),
+            ]
+        })
+        .collect();
+    output::table(&["id", "state", "template", "size", "created", "expires"], &rows)?;
+    Ok(0)
+}
+
+/// Shows one, a field a line.
+pub(super) async fn get(configured: &Configured<'_>, arguments: &GetArgs) -> Outcome<u8> {
+    let client = arguments.server.client(configured, Authority::Sandboxes)?;
+    let sandbox = client.sandbox(&arguments.sandbox).await?;
+    if arguments.json.format() == Format::Json {
+        output::json(&sandbox)?;
+        return Ok(0);
+    }
+    let time = |time: Option<api::time::Time>| time.map(|time| time.to_string());
+    let ending = sandbox.ending.as_ref();
+    let mut rows = vec![
+        ("id", Some(sandbox.id.to_string())),
+        ("state", Some(sandbox.state.clone())),
+        ("ending", ending.map(|ending| format!("{} ({})", ending.detail, ending.code))),
+        ("template", Some(sandbox.template.clone())),
+        ("image", Some(sandbox.image_digest.clone())),
+        ("size", Some(size(&sandbox))),
+        ("disk", Some(format!("{} MiB", sandbox.disk_mb))),
+        ("network", Some(sandbox.network.clone())),
+        ("region", Some(sandbox.region.clone())),
+        ("created", Some(sandbox.created_at.to_string())),
+        ("started", time(sandbox.started_at)),
+        ("expires", time(sandbox.expires_at)),
+        ("ended", time(sandbox.ended_at)),
+    ];
+    for (name, value) in &sandbox.metadata {
+        rows.push(("label", Some(format!("{name}={value}"))));
+    }
+    let rows: Vec<_> = rows
+        .into_iter()
+        .filter_map(|(name, value)| Some(vec![name.to_owned(), value?]))
+        .collect();
+    output::table(&["field", "value"], &rows)?;
+    Ok(0)
+}
+
+/// Prints the console.
+pub(super) async fn logs(configured: &Configured<'_>, arguments: &LogsArgs) -> Outcome<u8> {
+    let client = arguments.server.client(configured, Authority::Sandboxes)?;
+    let console = client.console(&arguments.sandbox).await?;
+    let text = String::from_utf8_lossy(&console);
+    match arguments.json.format() {
+        Format::Json => {
+            output::json(&serde_json::json!({ "id": arguments.sandbox, "console": text }))?;
+        }
+        // Whoever is inside writes this; it must not move a cursor.
+        Format::Text if std::io::stdout().is_terminal() => {
+            output::bytes(calm(&text).as_bytes())?;
+        }
+        Format::Text => output::bytes(&console)?,
+    }
+    Ok(0)
+}
+
+fn size(sandbox: &Sandbox) -> String {
+    let numbers = format!("{} cpu {} MiB", sandbox.cpus, sandbox.memory_mb);
+    match &sandbox.size {
+        Some(size) => format!("{size} ({numbers})"),
+        None => numbers,
+    }
+}
+
+/// The text without control characters other than line ends and tabs.
+fn calm(text: &str) -> String {
+    text.chars().filter(|c| matches!(c, '\n' | '\t') || !c.is_control()).collect()
+}

@@ -1,0 +1,48 @@
+//! The command line as a whole: it is sound, and its reference is up to date.
+
+use clap::CommandFactory as _;
+
+use super::*;
+
+#[test]
+fn the_command_line_is_sound() {
+    Arguments::command().debug_assert();
+}
+
+#[test]
+fn a_mistake_in_a_command_that_runs_a_program_is_told_by_the_band() {
+    let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
+    assert_eq!(meant(&words("coldframe run --nope")), Codes::Program);
+    assert_eq!(meant(&words("coldframe sandbox exec")), Codes::Program);
+    assert_eq!(meant(&words("coldframe sandbox list --nope")), Codes::Own);
+    assert_eq!(meant(&words("coldframe")), Codes::Own);
+}
+
+/// The page as the commands have it.
+fn reference() -> String {
+    let mut page = "# Commands\n\n\
+        Generated from the commands in `crates/cli/src/commands`; do not edit.\n\
+        Exit codes are in [the guide](../guide/cli.md).\n"
+        .to_owned();
+    let mut root = Arguments::command().term_width(100);
+    root.build();
+    describe(&mut root, "", &mut page);
+    page
+}
+
+fn describe(command: &mut clap::Command, parents: &str, page: &mut String) {
+    let path = format!("{parents}{}", command.get_name());
+    let help = command.render_long_help().to_string();
+    let lines: Vec<_> = help.lines().map(str::trim_end).collect();
+    page.push_str(&format!("\n## `{path}`\n\n```text\n{}\n```\n", lines.join("\n").trim_end()));
+    for child in command.get_subcommands_mut() {
+        if !child.is_hide_set() && child.get_name() != "help" {
+            describe(child, &format!("{path} "), page);
+        }
+    }
+}
+
+#[test]
+fn the_reference_page_is_up_to_date() {
+    crate::golden::check("docs/reference/cli.md", &reference());
+}

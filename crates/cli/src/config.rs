@@ -1,0 +1,388 @@
+//! What an installation is told: flags, environment, a file, defaults, in this
+//! order.
+//!
+//! [`SETTINGS`] is the one list. A key `state_dir` is `state_dir = …` in the
+//! file, `COLDFRAME_STATE_DIR` in the environment and, where a command has it,
+//! `--state-dir`. The reference page is generated from it.
+//!
+//! Invariants:
+//!
+//! - A key that nobody knows is an error: a limit that was misspelt must not
+//!   silently not apply.
+//! - All mistakes are reported at once, each with where it was made.
+//! - There is no setting for a secret. Tokens come from `COLDFRAME_TOKEN` or a
+//!   private file ([`crate::remote`]), so a configuration can be shown to anyone.
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+use domain::region::Region;
+
+use crate::error::Failure;
+
+/// Where the file is unless said otherwise.
+const FILE: &str = "/etc/coldframe/config.toml";
+
+/// Everything that can be set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Config {
+    pub(crate) state_dir: PathBuf,
+    images: Option<PathBuf>,
+    templates: Option<PathBuf>,
+    database: Option<String>,
+    pub(crate) listen: SocketAddr,
+    pub(crate) names: Vec<String>,
+    pub(crate) region: Region,
+    pub(crate) max_cpus: u8,
+    pub(crate) max_memory_mb: u32,
+    pub(crate) max_sandboxes: u32,
+    pub(crate) url: String,
+    pub(crate) log: String,
+    pub(crate) log_format: LogFormat,
+}
+
+/// How the server writes its log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum LogFormat {
+    /// Lines for people.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// One setting, as text, before it is understood.
+#[cfg_attr(not(test), expect(dead_code, reason = "a test makes the reference page of them"))]
+struct Setting {
+    key: &'static str,
+    default: &'static str,
+    help: &'static str,
+    set: fn(&mut Config, &str) -> Result<(), String>,
+}
+
+/// Each setting once, in the order of the reference page.
+const SETTINGS: [Setting; 13] = [
+    Setting {
+        key: "state_dir",
+        default: "/var/lib/coldframe",
+        help: "Folder for everything that is kept: the database, tokens, sandboxes, and, unless set otherwise, images and templates. Only its owner may enter it.",
+        set: |config, text| path(text).map(|value| config.state_dir = value),
+    },
+    Setting {
+        key: "images",
+        default: "<state_dir>/images",
+        help: "Folder with one folder for each image and the public keys that are trusted.",
+        set: |config, text| path(text).map(|value| config.images = Some(value)),
+    },
+    Setting {
+        key: "templates",
+        default: "<state_dir>/templates",
+        help: "Folder for booted templates, from which sandboxes are cloned. It can be emptied while nothing runs; the next start makes what it needs.",
+        set: |config, text| path(text).map(|value| config.templates = Some(value)),
+    },
+    Setting {
+        key: "database",
+        default: "sqlite://<state_dir>/coldframe.db",
+        help: "Where the server remembers: `sqlite:///path/file.db` or `postgres://user@host/name`.",
+        set: |config, text| filled(text).map(|value| config.database = Some(value)),
+    },
+    Setting {
+        key: "listen",
+        default: "127.0.0.1:7070",
+        help: "Address and port the server listens on. It speaks plain HTTP: for other machines, put a TLS proxy in front.",
+        set: |config, text| {
+            let address = text.parse().map_err(|_| "write it like 127.0.0.1:7070")?;
+            config.listen = address;
+            Ok(())
+        },
+    },
+    Setting {
+        key: "names",
+        default: "",
+        help: "Names, separated by commas, under which clients may address the server, beside this machine's own. Requests to another name are refused, so that a web page cannot reach the server under a name of its own. On an address that is not loopback, an empty list means any name.",
+        set: |config, text| {
+            let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
+            config.names = names.map(str::to_owned).collect();
+            Ok(())
+        },
+    },
+    Setting {
+        key: "region",
+        default: "local",
+        help: "Name of the region this installation belongs to. It is fixed at the first start.",
+        set: |config, text| {
+            config.region = text.parse().map_err(|error| format!("{error}"))?;
+            Ok(())
+        },
+    },
+    Setting {
+        key: "max_cpus",
+        default: "4",
+        help: "The most processors one sandbox may have.",
+        set: |config, text| number(text).map(|value| config.max_cpus = value),
+    },
+    Setting {
+        key: "max_memory_mb",
+        default: "8192",
+        help: "The most memory one sandbox may have, in MiB.",
+        set: |config, text| number(text).map(|value| config.max_memory_mb = value),
+    },
+    Setting {
+        key: "max_sandboxes",
+        default: "20",
+        help: "The most sandboxes that may exist at once.",
+        set: |config, text| number(text).map(|value| config.max_sandboxes = value),
+    },
+    Setting {
+        key: "url",
+        default: "http://127.0.0.1:7070",
+        help: "The server that `coldframe sandbox` and `coldframe token` talk to.",
+        set: |config, text| filled(text).map(|value| config.url = value),
+    },
+    Setting {
+        key: "log",
+        default: "info",
+        help: "What the server logs: `error`, `warn`, `info`, `debug`, or a list such as `info,sandbox=debug`. The log holds metadata only, at every level.",
+        set: |config, text| filled(text).map(|value| config.log = value),
+    },
+    Setting {
+        key: "log_format",
+        default: "text",
+        help: "`text` for people, `json` for programs.",
+        set: |config, text| {
+            let format = <LogFormat as clap::ValueEnum>::from_str(text, false)?;
+            config.log_format = format;
+            Ok(())
+        },
+    },
+];
+
+/// A setting that a flag gave.
+pub(crate) type Override = (&'static str, Option<String>);
+
+impl Config {
+    /// Reads what applies to this process. `file` is what `--config` named.
+    pub(crate) fn load(file: Option<&Path>, flags: &[Override]) -> Result<Self, Failure> {
+        let (path, required) = match file {
+            Some(path) => (path, true),
+            None => (Path::new(FILE), false),
+        };
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if !required && error.kind() == std::io::ErrorKind::NotFound => {
+                String::new()
+            }
+            Err(error) => {
+                let message = format!("{} cannot be read: {error}", path.display());
+                return Err(Failure::usage(message));
+            }
+        };
+        let file = (path.display().to_string(), text);
+        Self::read(&file.0, &file.1, |name| std::env::var(name).ok(), flags).map_err(|mistakes| {
+            Failure::usage(format!("the configuration has mistakes:\n  {}", mistakes.join("\n  ")))
+                .hint("the settings are in docs/reference/config.md")
+        })
+    }
+
+    /// Puts the sources together, the weakest first, or lists every mistake.
+    fn read(
+        file: &str,
+        text: &str,
+        environment: impl Fn(&str) -> Option<String>,
+        flags: &[Override],
+    ) -> Result<Self, Vec<String>> {
+        let mut config = Self::standard();
+        let mut mistakes = Vec::new();
+        match text.parse::<toml::Table>() {
+            Err(error) => mistakes.push(format!("{file}: {}", error.to_string().trim_end())),
+            Ok(table) => {
+                for (key, value) in &table {
+                    let set = plain(value).and_then(|text| config.set(key, &text));
+                    if let Err(mistake) = set {
+                        mistakes.push(format!("{file}: {key}: {mistake}"));
+                    }
+                }
+            }
+        }
+        for setting in &SETTINGS {
+            let name = variable(setting.key);
+            if let Some(text) = environment(&name)
+                && let Err(mistake) = (setting.set)(&mut config, &text)
+            {
+                mistakes.push(format!("{name}: {mistake}"));
+            }
+        }
+        for (key, text) in flags {
+            if let Some(text) = text
+                && let Err(mistake) = config.set(key, text)
+            {
+                mistakes.push(format!("{}: {mistake}", flag(key)));
+            }
+        }
+        if mistakes.is_empty() { Ok(config) } else { Err(mistakes) }
+    }
+
+    /// What applies to a state folder that nothing else is known about.
+    pub(crate) fn at(state_dir: PathBuf) -> Self {
+        Self { state_dir, ..Self::standard() }
+    }
+
+    /// What applies when nothing is said; a test holds it against [`SETTINGS`].
+    fn standard() -> Self {
+        Self {
+            state_dir: "/var/lib/coldframe".into(),
+            images: None,
+            templates: None,
+            database: None,
+            listen: SocketAddr::from(([127, 0, 0, 1], 7070)),
+            names: Vec::new(),
+            region: Region::local(),
+            max_cpus: 4,
+            max_memory_mb: 8192,
+            max_sandboxes: 20,
+            url: "http://127.0.0.1:7070".to_owned(),
+            log: "info".to_owned(),
+            log_format: LogFormat::Text,
+        }
+    }
+
+    /// The folder of images.
+    pub(crate) fn images(&self) -> PathBuf {
+        self.images.clone().unwrap_or_else(|| self.state_dir.join("images"))
+    }
+
+    /// The folder of templates.
+    pub(crate) fn templates(&self) -> PathBuf {
+        self.templates.clone().unwrap_or_else(|| self.state_dir.join("templates"))
+    }
+
+    /// Where the database is. It may hold a password: show it nowhere.
+    pub(crate) fn database(&self) -> String {
+        let file = || format!("sqlite://{}", self.state_dir.join("coldframe.db").display());
+        self.database.clone().unwrap_or_else(file)
+    }
+
+    fn set(&mut self, key: &str, text: &str) -> Result<(), String> {
+        match SETTINGS.iter().find(|setting| setting.key == key) {
+            Some(setting) => (setting.set)(self, text),
+            None => Err("there is no such setting".to_owned()),
+        }
+    }
+}
+
+/// The name of a setting in the environment.
+fn variable(key: &str) -> String {
+    format!("COLDFRAME_{}", key.to_ascii_uppercase())
+}
+
+/// The name of a setting on the command line.
+fn flag(key: &str) -> String {
+    format!("--{}", key.replace('_', "-"))
+}
+
+/// A value of the file as the text that a flag would hold.
+fn plain(value: &toml::Value) -> Result<String, String> {
+    match value {
+        toml::Value::String(text) => Ok(text.clone()),
+        toml::Value::Integer(number) => Ok(number.to_string()),
+        toml::Value::Float(_)
+        | toml::Value::Boolean(_)
+        | toml::Value::Datetime(_)
+        | toml::Value::Array(_)
+        | toml::Value::Table(_) => Err("a text or a number is expected".to_owned()),
+    }
+}
+
+/// A folder. It must be absolute: the server and a command are started from
+/// different places and must mean the same one.
+fn path(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    if path.is_absolute() { Ok(path) } else { Err("an absolute path is expected".to_owned()) }
+}
+
+fn filled(text: &str) -> Result<String, String> {
+    if text.is_empty() { Err("it is empty".to_owned()) } else { Ok(text.to_owned()) }
+}
+
+fn number<T: std::str::FromStr + PartialOrd + From<u8>>(text: &str) -> Result<T, String> {
+    let number = text.parse().ok().filter(|number| *number >= T::from(1));
+    number.ok_or_else(|| format!("{text:?} is not a possible number"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(
+        text: &str,
+        environment: &[(&str, &str)],
+        flags: &[Override],
+    ) -> Result<Config, Vec<String>> {
+        let environment = |name: &str| {
+            let found = environment.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        };
+        Config::read("config.toml", text, environment, flags)
+    }
+
+    #[test]
+    fn the_listed_defaults_are_the_defaults() {
+        let mut config = Config::standard();
+        for setting in SETTINGS.iter().filter(|setting| !setting.default.contains('<')) {
+            assert_eq!(config.set(setting.key, setting.default), Ok(()), "{}", setting.key);
+        }
+        assert_eq!(config, Config::standard());
+        assert_eq!(config.database(), "sqlite:///var/lib/coldframe/coldframe.db");
+        assert_eq!(config.images(), Path::new("/var/lib/coldframe/images"));
+    }
+
+    #[test]
+    fn a_flag_beats_the_environment_which_beats_the_file() {
+        let text = "listen = \"127.0.0.1:1\"\nmax_cpus = 1\nregion = \"eu\"";
+        let environment = [("COLDFRAME_LISTEN", "127.0.0.1:2"), ("COLDFRAME_MAX_CPUS", "2")];
+        let config = read(text, &environment, &[("listen", Some("127.0.0.1:3".to_owned()))]);
+        let config = config.unwrap();
+        assert_eq!(config.listen.port(), 3);
+        assert_eq!(config.max_cpus, 2);
+        assert_eq!(config.region.as_str(), "eu");
+    }
+
+    #[test]
+    fn all_mistakes_are_reported_at_once_each_with_its_place() {
+        let text = "max_cpu = 1\nstate_dir = \"here\"\nlog = true";
+        let mistakes = read(text, &[("COLDFRAME_LISTEN", "x")], &[("max_cpus", Some("0".into()))]);
+        let mistakes = mistakes.unwrap_err();
+        for (place, said) in [
+            ("config.toml: max_cpu:", "no such setting"),
+            ("config.toml: state_dir:", "absolute"),
+            ("config.toml: log:", "text or a number"),
+            ("COLDFRAME_LISTEN:", "127.0.0.1:7070"),
+            ("--max-cpus:", "possible number"),
+        ] {
+            let found = mistakes.iter().any(|line| line.starts_with(place) && line.contains(said));
+            assert!(found, "{place} {said}: {mistakes:?}");
+        }
+        assert_eq!(mistakes.len(), 5);
+    }
+
+    /// The page as the list has it.
+    fn reference() -> String {
+        let mut page = "# Configuration\n\n\
+            Generated from the list in `crates/cli/src/config.rs`; do not edit.\n\
+            Every setting can stand in the file, in the environment and, where a command has it, in a flag; the flag wins, then the environment.\n"
+            .to_owned();
+        for Setting { key, default, help, .. } in &SETTINGS {
+            page.push_str(&format!(
+                "\n## `{key}`\n\n{help}\n\nEnvironment: `{}`.\nDefault: `{default}`.\n",
+                variable(key)
+            ));
+        }
+        page
+    }
+
+    #[test]
+    fn the_reference_page_is_up_to_date() {
+        crate::golden::check("docs/reference/config.md", &reference());
+    }
+}

@@ -1,0 +1,147 @@
+//! What the program refuses, with which code, and what it says to do.
+
+use std::{fs, os::unix::fs::PermissionsExt as _};
+
+use crate::program::{as_nobody, coldframe, run, token};
+
+const SANDBOX: &str = "sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa";
+
+/// The exit code of a command line, and what it says on standard error.
+#[track_caller]
+fn check(arguments: &[&str], code: i32, said: &[&str]) {
+    let state = tempfile::tempdir().expect("folder");
+    let left = run(&mut coldframe(state.path(), arguments));
+    assert_eq!(left.code, Some(code), "{left:?}");
+    for text in said {
+        assert!(left.stderr.contains(text), "{text:?}: {left:?}");
+    }
+    assert_eq!(left.stdout, "", "a failure leaves nothing in a pipe");
+}
+
+#[test]
+fn a_mistake_on_the_command_line_is_told_from_a_programs_own_code() {
+    check(&["run", "--nope", "--", "true"], 122, &["--nope"]);
+    check(&["run"], 122, &["COMMAND"]);
+    check(&["run", "--timeout", "soon", "--", "true"], 122, &["30s"]);
+    check(&["run", "--cpus", "2", "--", "true"], 122, &["--memory-mb"]);
+    check(&["run", "--size", "huge", "--", "true"], 122, &["small, medium or large"]);
+    check(&["run", "--env", "1A=x", "--", "true"], 122, &["not a variable name"]);
+    check(&["run", "--env", "NOT_SET_HERE", "--", "true"], 122, &["no such variable"]);
+    check(&["run", "--template", "../x", "--", "true"], 122, &["--template"]);
+    check(&["sandbox", "exec", "sbx_x", "--", "true"], 122, &["sandbox id"]);
+    check(&["sandbox", "list", "--nope"], 2, &["--nope"]);
+    check(&["token", "create", "--scopes", "everything"], 2, &["not a scope"]);
+    check(&["nope"], 2, &["nope"]);
+}
+
+#[test]
+fn both_ends_of_a_copy_cannot_be_on_one_side() {
+    let state = tempfile::tempdir().expect("folder");
+    let mut command = coldframe(state.path(), &["sandbox", "cp", "a", "b"]);
+    let left = run(command.env("COLDFRAME_TOKEN", token()));
+    assert_eq!(left.code, Some(2), "{left:?}");
+    assert!(left.stderr.contains("SANDBOX:PATH"), "{left:?}");
+}
+
+#[test]
+fn every_mistake_in_the_configuration_is_told_at_once() {
+    let state = tempfile::tempdir().expect("folder");
+    let file = state.path().join("config.toml");
+    fs::write(&file, "listne = \"x\"\nmax_cpus = 0\n").expect("written");
+    let file = file.to_str().expect("text");
+    let left = run(&mut coldframe(state.path(), &["--config", file, "sandbox", "list"]));
+    assert_eq!(left.code, Some(2), "{left:?}");
+    assert!(left.stderr.contains("listne") && left.stderr.contains("max_cpus"), "{left:?}");
+    let left = run(&mut coldframe(state.path(), &["--config", "/nonexistent", "image", "list"]));
+    assert_eq!(left.code, Some(2), "{left:?}");
+}
+
+#[test]
+fn a_server_that_is_not_there_has_a_code_of_its_own() {
+    let state = tempfile::tempdir().expect("folder");
+    for (arguments, code) in [
+        (&["sandbox", "list", "--url", "http://127.0.0.1:1"][..], 3),
+        (&["sandbox", "exec", "--url", "http://127.0.0.1:1", SANDBOX, "--", "true"], 123),
+        (&["token", "list", "--url", "http://127.0.0.1:1"], 3),
+    ] {
+        let left = run(coldframe(state.path(), arguments).env("COLDFRAME_TOKEN", token()));
+        assert_eq!(left.code, Some(code), "{left:?}");
+        assert!(left.stderr.contains("coldframe serve"), "{left:?}");
+    }
+}
+
+#[test]
+fn a_failure_is_json_where_json_was_asked_for() {
+    let state = tempfile::tempdir().expect("folder");
+    let arguments = ["sandbox", "list", "--json", "--url", "http://127.0.0.1:1"];
+    let left = run(coldframe(state.path(), &arguments).env("COLDFRAME_TOKEN", token()));
+    let value: serde_json::Value = serde_json::from_str(&left.stdout).expect("JSON");
+    assert_eq!(value["error"]["code"], "unreachable");
+    assert!(value["error"]["detail"].as_str().is_some_and(|text| text.contains("127.0.0.1:1")));
+}
+
+#[test]
+fn a_token_is_needed_checked_and_never_shown() {
+    let state = tempfile::tempdir().expect("folder");
+    let left = run(&mut coldframe(state.path(), &["sandbox", "list"]));
+    assert_eq!(left.code, Some(2), "{left:?}");
+    assert!(left.stderr.contains("COLDFRAME_TOKEN"), "{left:?}");
+    let mut command = coldframe(state.path(), &["sandbox", "list"]);
+    let left = run(command.env("COLDFRAME_TOKEN", "coldframe_hunter2"));
+    assert_eq!(left.code, Some(2), "{left:?}");
+    assert!(!left.stderr.contains("hunter2"), "{left:?}");
+}
+
+#[test]
+fn a_token_file_that_others_can_read_is_refused() {
+    let state = tempfile::tempdir().expect("folder");
+    let file = state.path().join("token");
+    fs::write(&file, token()).expect("written");
+    for (mode, code) in [(0o644, 2), (0o640, 2), (0o600, 3)] {
+        fs::set_permissions(&file, fs::Permissions::from_mode(mode)).expect("mode");
+        // By name, and as what a client on the server's machine falls back to.
+        let path = file.to_str().expect("text");
+        for arguments in [
+            &["sandbox", "list", "--url", "http://127.0.0.1:1", "--token-file", path][..],
+            &["sandbox", "list", "--url", "http://127.0.0.1:1"],
+        ] {
+            let left = run(&mut coldframe(state.path(), arguments));
+            assert_eq!(left.code, Some(code), "{mode:o} {left:?}");
+            assert_eq!(left.stderr.contains("chmod 600"), code == 2, "{left:?}");
+        }
+    }
+}
+
+#[test]
+fn the_local_token_is_not_sent_elsewhere() {
+    let state = tempfile::tempdir().expect("folder");
+    let file = state.path().join("token");
+    fs::write(&file, token()).expect("written");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("mode");
+    let url = "http://coldframe.invalid:7070";
+    let left = run(&mut coldframe(state.path(), &["sandbox", "list", "--url", url]));
+    assert_eq!(left.code, Some(2), "{left:?}");
+    assert!(left.stderr.contains("no token"), "{left:?}");
+}
+
+#[test]
+fn without_root_there_is_a_way_forward() {
+    let state = tempfile::tempdir().expect("folder");
+    for (arguments, code) in [(&["run", "--", "true"][..], 125), (&["serve"], 1)] {
+        let left = run(as_nobody(&mut coldframe(state.path(), arguments)));
+        assert_eq!(left.code, Some(code), "{left:?}");
+        assert!(left.stderr.contains("needs root") && left.stderr.contains("sudo"), "{left:?}");
+        assert!(left.stderr.contains("coldframe sandbox"), "{left:?}");
+    }
+}
+
+#[test]
+fn without_an_image_a_run_says_how_to_get_one() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let state = tempfile::tempdir().expect("folder");
+    let left = run(&mut coldframe(state.path(), &["run", "--", "true"]));
+    assert_eq!(left.code, Some(125), "{left:?}");
+    assert!(left.stderr.contains("coldframe doctor"), "{left:?}");
+}
