@@ -29,7 +29,7 @@ use sqlx::{
 
 use crate::{
     error::StoreError,
-    sql::{Row, Transaction, Value, bound},
+    sql::{Row, Transaction, Value, bound, bounded},
 };
 
 static SQLITE: Migrator = sqlx::migrate!("migrations/sqlite");
@@ -92,9 +92,9 @@ impl Store {
     pub(crate) async fn begin(&self) -> Result<Transaction, StoreError> {
         Ok(match &self.database {
             Database::Sqlite { writer, .. } => {
-                Transaction::Sqlite(writer.begin_with("BEGIN IMMEDIATE").await?)
+                Transaction::Sqlite(bounded(writer.begin_with("BEGIN IMMEDIATE")).await?)
             }
-            Database::Postgres(pool) => Transaction::Postgres(pool.begin().await?),
+            Database::Postgres(pool) => Transaction::Postgres(bounded(pool.begin()).await?),
         })
     }
 
@@ -106,10 +106,10 @@ impl Store {
     ) -> Result<Option<Row>, StoreError> {
         Ok(match &self.database {
             Database::Sqlite { readers, .. } => {
-                bound!(sql, values).fetch_optional(readers).await?.map(Row::Sqlite)
+                bounded(bound!(sql, values).fetch_optional(readers)).await?.map(Row::Sqlite)
             }
             Database::Postgres(pool) => {
-                bound!(sql, values).fetch_optional(pool).await?.map(Row::Postgres)
+                bounded(bound!(sql, values).fetch_optional(pool)).await?.map(Row::Postgres)
             }
         })
     }
@@ -122,11 +122,11 @@ impl Store {
     ) -> Result<Vec<Row>, StoreError> {
         Ok(match &self.database {
             Database::Sqlite { readers, .. } => {
-                let rows = bound!(sql, values).fetch_all(readers).await?;
+                let rows = bounded(bound!(sql, values).fetch_all(readers)).await?;
                 rows.into_iter().map(Row::Sqlite).collect()
             }
             Database::Postgres(pool) => {
-                let rows = bound!(sql, values).fetch_all(pool).await?;
+                let rows = bounded(bound!(sql, values).fetch_all(pool)).await?;
                 rows.into_iter().map(Row::Postgres).collect()
             }
         })
@@ -168,12 +168,22 @@ async fn open_postgres(url: &str) -> Result<Database, StoreError> {
     let options = PgConnectOptions::from_str(url)
         .map_err(|_| StoreError::Url(without_credentials(url)))?
         .application_name("coldframe");
-    let pool = PgPoolOptions::new()
-        .max_connections(POSTGRES_CONNECTIONS)
-        .acquire_timeout(PATIENCE)
-        .connect_with(options)
-        .await?;
-    POSTGRES.run(&pool).await.map_err(StoreError::Migrate)?;
+    let pool = |connections: u32, options| {
+        PgPoolOptions::new()
+            .max_connections(connections)
+            .acquire_timeout(PATIENCE)
+            .connect_with(options)
+    };
+    // A migration may take as long as it takes; a request may not.
+    let migrating = pool(1, options.clone()).await?;
+    POSTGRES.run(&migrating).await.map_err(StoreError::Migrate)?;
+    migrating.close().await;
+    let patience = PATIENCE.as_millis().to_string();
+    let options = options.options([
+        ("statement_timeout", patience.as_str()),
+        ("idle_in_transaction_session_timeout", patience.as_str()),
+    ]);
+    let pool = pool(POSTGRES_CONNECTIONS, options).await?;
     Ok(Database::Postgres(pool))
 }
 

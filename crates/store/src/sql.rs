@@ -8,9 +8,16 @@
 //! Deliberately absent: anything that builds SQL from parts. A filter that is
 //! not asked for is a parameter that matches everything.
 
+use std::{io, time::Duration};
+
 use sqlx::{Postgres, Row as _, Sqlite, postgres::PgRow, sqlite::SqliteRow};
 
 use crate::error::StoreError;
+
+/// How long one step with a database may take, waiting for a connection and for
+/// locks included. What came of a commit that takes longer is unknown, which is
+/// why every caller of the store can ask again.
+const MOST: Duration = Duration::from_secs(15);
 
 /// A parameter. Its type is stated even where it is NULL, which Postgres needs.
 #[derive(Clone, Debug)]
@@ -45,6 +52,16 @@ macro_rules! bound {
 }
 pub(crate) use bound;
 
+/// Waits for one step, for [`MOST`].
+pub(crate) async fn bounded<T>(
+    step: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, StoreError> {
+    match tokio::time::timeout(MOST, step).await {
+        Ok(result) => Ok(result?),
+        Err(_) => Err(StoreError::Unavailable(sqlx::Error::Io(io::ErrorKind::TimedOut.into()))),
+    }
+}
+
 impl Transaction {
     /// Runs a statement and returns how many rows it changed.
     pub(crate) async fn execute(
@@ -53,8 +70,12 @@ impl Transaction {
         values: Vec<Value>,
     ) -> Result<u64, StoreError> {
         Ok(match self {
-            Self::Sqlite(tx) => bound!(sql, values).execute(&mut **tx).await?.rows_affected(),
-            Self::Postgres(tx) => bound!(sql, values).execute(&mut **tx).await?.rows_affected(),
+            Self::Sqlite(tx) => {
+                bounded(bound!(sql, values).execute(&mut **tx)).await?.rows_affected()
+            }
+            Self::Postgres(tx) => {
+                bounded(bound!(sql, values).execute(&mut **tx)).await?.rows_affected()
+            }
         })
     }
 
@@ -66,10 +87,10 @@ impl Transaction {
     ) -> Result<Option<Row>, StoreError> {
         Ok(match self {
             Self::Sqlite(tx) => {
-                bound!(sql, values).fetch_optional(&mut **tx).await?.map(Row::Sqlite)
+                bounded(bound!(sql, values).fetch_optional(&mut **tx)).await?.map(Row::Sqlite)
             }
             Self::Postgres(tx) => {
-                bound!(sql, values).fetch_optional(&mut **tx).await?.map(Row::Postgres)
+                bounded(bound!(sql, values).fetch_optional(&mut **tx)).await?.map(Row::Postgres)
             }
         })
     }
@@ -77,10 +98,9 @@ impl Transaction {
     /// Makes the changes last.
     pub(crate) async fn commit(self) -> Result<(), StoreError> {
         match self {
-            Self::Sqlite(tx) => tx.commit().await?,
-            Self::Postgres(tx) => tx.commit().await?,
+            Self::Sqlite(tx) => bounded(tx.commit()).await,
+            Self::Postgres(tx) => bounded(tx.commit()).await,
         }
-        Ok(())
     }
 }
 
@@ -195,3 +215,14 @@ macro_rules! values {
     ($($value:expr),* $(,)?) => { vec![$($crate::sql::Value::from($value)),*] };
 }
 pub(crate) use values;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_database_that_says_nothing_is_not_waited_for() {
+        let silent = std::future::pending::<Result<(), sqlx::Error>>();
+        assert!(matches!(bounded(silent).await, Err(StoreError::Unavailable(_))));
+    }
+}

@@ -6,7 +6,7 @@ use domain::{
     environment::Environment,
     mode::EgressMode,
     region::Region,
-    size::{Resources, SizeClass},
+    size::{InvalidResources, Resources, SizeClass},
     template::TemplateName,
 };
 
@@ -89,8 +89,14 @@ impl SizeChoice {
         let (resources, cpus, memory) = match self {
             Self::Class(class) => (Resources::of(class), "size", "size"),
             Self::Explicit { cpus, memory_mib } => {
-                let resources = Resources::explicit(cpus, memory_mib);
-                (resources.map_err(|error| Error::invalid("size", error))?, "cpus", "memory_mb")
+                let resources = Resources::explicit(cpus, memory_mib).map_err(|error| {
+                    let field = match error {
+                        InvalidResources::Cpus => "cpus",
+                        InvalidResources::Memory => "memory_mb",
+                    };
+                    Error::invalid(field, error)
+                });
+                (resources?, "cpus", "memory_mb")
             }
         };
         if resources.cpus > tier.max_cpus {
