@@ -3,8 +3,12 @@
 use std::{collections::BTreeMap, fs, path::Path};
 
 use serde::Serialize;
+use serde_json::Value;
 
 use super::{crowd::Crowd, facts::Facts, memory::Memory, peers::Timing, samples::Samples};
+
+/// Whose lines of the log tell where the time of a start goes.
+const DRIVERS: [&str; 2] = ["backends", "sandbox"];
 
 /// One way to run a program.
 #[derive(Clone, Debug, Serialize)]
@@ -51,18 +55,20 @@ impl Record {
         }
     }
 
-    /// Takes the parts of each start from the server's log: every field of a line
-    /// whose message is [`STARTED`] and whose name ends with `_ms`.
+    /// Takes the parts of each start from the server's log: every field whose
+    /// name ends with `_ms` in a line of those who make and drive machines.
     pub(super) fn time_inside(&mut self, log: &Path) -> anyhow::Result<()> {
         for line in fs::read_to_string(log)?.lines() {
-            let Ok(line) = serde_json::from_str::<serde_json::Value>(line) else { continue };
-            let Some(fields) = line["fields"].as_object() else { continue };
-            if fields.get("message").and_then(serde_json::Value::as_str) != Some(STARTED) {
+            let Ok(Value::Object(line)) = serde_json::from_str(line) else { continue };
+            let text = |name| line.get(name).and_then(Value::as_str).unwrap_or_default();
+            if !DRIVERS.iter().any(|driver| text("target").starts_with(driver)) {
                 continue;
             }
-            for (name, value) in fields {
+            let message = text("message");
+            for (name, value) in &line {
                 if let (Some(part), Some(millis)) = (name.strip_suffix("_ms"), value.as_f64()) {
-                    self.inside.entry(part.to_owned()).or_default().push_millis(millis);
+                    let part = format!("{message}: {}", part.replace('_', " "));
+                    self.inside.entry(part).or_default().push_millis(millis);
                 }
             }
         }
@@ -74,6 +80,3 @@ impl Record {
         self.starts.iter().chain(&self.commands).find(|way| way.name == name)
     }
 }
-
-/// What the backend logs, at debug level, when a clone runs.
-const STARTED: &str = "cloned a machine";
