@@ -41,6 +41,7 @@ struct Knowledge {
     processes: BTreeMap<u32, watch::Sender<bool>>,
     last_pid: u32,
     users: Vec<String>,
+    flooded: usize,
 }
 
 impl FakeGuest {
@@ -57,6 +58,11 @@ impl FakeGuest {
     /// The accounts that API calls named, in order.
     pub fn users(&self) -> Vec<String> {
         self.knowledge().users.clone()
+    }
+
+    /// How many bytes of floods somebody took.
+    pub fn flooded(&self) -> usize {
+        self.knowledge().flooded
     }
 
     /// The content of a file.

@@ -1,5 +1,7 @@
 //! Fakes, fixtures and the backend contract, for tests only.
 
+#[cfg(feature = "app")]
+pub mod app;
 pub mod contract;
 pub mod fake_backend;
 pub mod fake_guest;

@@ -78,13 +78,14 @@ fn start(guest: FakeGuest, body: &[u8]) -> Response<Body> {
     let (mut sender, response) = streaming();
     tokio::spawn(async move {
         // A reader that is gone ends the script, not the test.
-        drop(play(&mut sender, pid, &request, killed).await);
+        drop(play(&guest, &mut sender, pid, &request, killed).await);
         guest.knowledge().processes.remove(&pid);
     });
     response
 }
 
 async fn play(
+    guest: &FakeGuest,
     sender: &mut Sender,
     pid: u32,
     request: &StartRequest,
@@ -115,6 +116,7 @@ async fn play(
                 let piece = left.min(32 * 1024);
                 left -= piece;
                 send(sender, Event::Data(Output::Stdout(Base64(vec![b'x'; piece])))).await?;
+                guest.knowledge().flooded += piece;
             }
         }
         _ => drop(killed.wait_for(|killed| *killed).await),
@@ -183,8 +185,16 @@ fn read_file(guest: &FakeGuest, path: &str) -> Response<Body> {
             response.headers_mut().insert(header::CONTENT_LENGTH, length.into());
             response
         }
+        None if is_directory(guest, path) => {
+            plain(StatusCode::BAD_REQUEST, &format!("path '{path}' is a directory"))
+        }
         None => plain(StatusCode::NOT_FOUND, &format!("path '{path}' does not exist")),
     }
+}
+
+fn is_directory(guest: &FakeGuest, path: &str) -> bool {
+    let below = format!("{}/", path.trim_end_matches('/'));
+    guest.knowledge().files.keys().any(|file| file.starts_with(&below))
 }
 
 fn write_file(guest: &FakeGuest, path: String, body: &[u8]) -> Response<Body> {
@@ -209,8 +219,7 @@ fn stat(guest: &FakeGuest, body: &[u8]) -> Response<Body> {
     if let Some(bytes) = guest.file(&path) {
         return entry(FileType::File, i64::try_from(bytes.len()).unwrap_or(i64::MAX));
     }
-    let below = format!("{}/", path.trim_end_matches('/'));
-    if guest.knowledge().files.keys().any(|file| file.starts_with(&below)) {
+    if is_directory(guest, &path) {
         return entry(FileType::Directory, 0);
     }
     failed(&connect::Error::new(Code::NotFound, format!("path '{path}' does not exist")))
