@@ -39,6 +39,9 @@ use crate::{
 pub const MAX_ANSWER: usize = 32 * 1024 * 1024;
 /// How long a connection may take to come up.
 const CONNECT: Duration = Duration::from_secs(10);
+/// How long a connection is kept for the next call. Shorter than the server
+/// keeps it, so that a call is not sent into one that is being closed.
+const IDLE: Duration = Duration::from_secs(5);
 /// How long an ordinary answer may take.
 const ANSWER: Duration = Duration::from_secs(60);
 /// How long a sandbox may take to start; the first of its kind boots a machine.
@@ -112,6 +115,7 @@ impl Client {
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(CONNECT)
+            .pool_idle_timeout(IDLE)
             .http1_only()
             .user_agent(concat!("coldframe/", env!("CARGO_PKG_VERSION")))
             .build()

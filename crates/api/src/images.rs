@@ -9,9 +9,11 @@ pub struct Image {
     /// Its name, which is what `template` takes.
     #[schema(example = "base")]
     pub name: String,
-    /// Digest of its signed manifest.
-    pub digest: String,
-    /// The distribution release inside, such as `bookworm`.
+    /// Digest of its signed manifest; absent when it does not verify.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+    /// The distribution release inside, such as `bookworm`; empty when it does
+    /// not verify.
     pub release: String,
     /// Bytes on disk.
     pub size_bytes: u64,

@@ -42,6 +42,9 @@ pub struct Options {
     pub max_connections: usize,
     /// How long a client may take to send a request's header.
     pub header_timeout: Duration,
+    /// How much longer than its command an exec request lives. The guest enforces
+    /// the command's limit; this is for a guest that does not.
+    pub exec_grace: Duration,
     /// How long requests may go on after shutdown began.
     pub drain: Duration,
 }
@@ -52,6 +55,7 @@ impl Default for Options {
             names: Vec::new(),
             max_connections: 1024,
             header_timeout: Duration::from_secs(15),
+            exec_grace: Duration::from_secs(10),
             drain: Duration::from_secs(10),
         }
     }

@@ -35,6 +35,3 @@ pub(crate) const REQUEST_TIME: Duration = Duration::from_secs(60);
 pub(crate) const CREATE_TIME: Duration = Duration::from_secs(300);
 /// How long a side that has to act may do nothing in a streamed request.
 pub(crate) const STALL_TIME: Duration = Duration::from_secs(60);
-/// How much longer than its command an exec request lives. The guest enforces
-/// the command's limit; this is for a guest that does not.
-pub(crate) const EXEC_GRACE: Duration = Duration::from_secs(10);

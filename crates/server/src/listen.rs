@@ -59,7 +59,8 @@ impl Server {
     /// The listener's address cannot be read.
     pub async fn serve(self, listener: TcpListener, shutdown: CancellationToken) -> io::Result<()> {
         let hosts = Hosts::new(listener.local_addr()?, &self.options.names);
-        let app = App { control: self.control, stop: shutdown.clone() };
+        let Options { exec_grace, .. } = self.options;
+        let app = App { control: self.control, exec_grace, stop: shutdown.clone() };
         let service = router::service(app, hosts);
         let slots = Arc::new(Semaphore::new(self.options.max_connections));
         let mut connections = JoinSet::new();

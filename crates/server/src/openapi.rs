@@ -33,7 +33,12 @@ pub fn openapi() -> OpenApi {
         .license(Some(utoipa::openapi::LicenseBuilder::new().name("Apache-2.0").build()))
         .build();
     document.merge(router::open_routes().into_openapi());
-    document.merge(router::routes().into_openapi());
+    let mut versioned = router::routes().into_openapi();
+    // The router's spelling of a parameter that spans slashes is not OpenAPI's.
+    let paths = std::mem::take(&mut versioned.paths.paths);
+    let spelt = paths.into_iter().map(|(path, item)| (path.replace("{*", "{"), item));
+    versioned.paths.paths = spelt.collect();
+    document.merge(versioned);
     let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build();
     document
         .components
@@ -45,7 +50,8 @@ pub fn openapi() -> OpenApi {
 /// Every endpoint with the scopes of which a token needs one, a line each; `-`
 /// needs no token.
 ///
-/// The two routes of the guest edge are replaced by what their table allows.
+/// The two routes of the guest edge are replaced by what their table allows, and
+/// the audit log of one sandbox has a line of its own.
 pub fn authorization_table() -> String {
     let mut lines = Vec::new();
     for (path, item) in openapi().paths.paths {
@@ -56,6 +62,7 @@ pub fn authorization_table() -> String {
             lines.push(format!("{method} {path} {}", scopes(operation)));
         }
     }
+    lines.push("GET /v1/audit?sandbox={id} sandboxes:read|admin".to_owned());
     for (method, path, route) in table::TABLE {
         lines.push(format!("{method} /v1/sandboxes/{{id}}/guest{path} {}", route.scope()));
     }

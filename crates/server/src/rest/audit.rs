@@ -15,7 +15,7 @@ use crate::{app::App, caller::Authenticated, error::ApiError, input};
 /// and its id as `sandbox`; the whole log needs `admin`.
 #[utoipa::path(
     get, path = "/v1/audit", tag = "audit",
-    security(("token" = ["admin"]), ("token" = ["sandboxes:read"])),
+    security(("token" = ["admin"])),
     params(wire::ListAudit),
     responses((status = 200, description = "A page", body = wire::AuditPage))
 )]

@@ -54,12 +54,14 @@ pub(crate) async fn exec(
 ) -> Result<Json<wire::ExecResult>, ApiError> {
     let begun = Instant::now();
     let plan = Plan::new(request)?;
+    let (patience, stop) = (plan.limit + app.exec_grace, app.stop.clone());
     let client = GuestClient::new(Door::new(app, caller, id));
     let mut capture = Capture { stdout: Kept::new(plan.keep), stderr: Kept::new(plan.keep) };
-    let running = run(&client, &plan, &mut capture);
-    let ended = match tokio::time::timeout(plan.limit + limits::EXEC_GRACE, running).await {
-        Ok(ended) => ended?,
-        Err(_) => Ended::TimedOut,
+    let ended = tokio::select! {
+        biased;
+        () = stop.cancelled() => return Err(ApiError::stopping()),
+        ended = run(&client, &plan, &mut capture) => ended?,
+        () = tokio::time::sleep(patience) => Ended::TimedOut,
     };
     let duration_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
     Ok(Json(result(capture, ended, duration_ms)))

@@ -23,7 +23,7 @@ use crate::{
 /// `path` is one of `health`, `metrics` and `files`; bytes stream through as
 /// they are. `X-Coldframe-User` names the account.
 #[utoipa::path(
-    get, path = "/v1/sandboxes/{id}/guest/{path}", tag = "guest",
+    get, path = "/v1/sandboxes/{id}/guest/{*path}", tag = "guest",
     security(("token" = ["sandboxes:read"])),
     params(
         ("id" = String, Path), ("path" = String, Path),
@@ -50,7 +50,7 @@ pub(crate) async fn read(
 /// `filesystem.Filesystem`; bytes stream both ways as they are. Methods that
 /// only read need `sandboxes:read`.
 #[utoipa::path(
-    post, path = "/v1/sandboxes/{id}/guest/{path}", tag = "guest",
+    post, path = "/v1/sandboxes/{id}/guest/{*path}", tag = "guest",
     security(("token" = ["sandboxes:write"]), ("token" = ["sandboxes:read"])),
     params(
         ("id" = String, Path), ("path" = String, Path),

@@ -12,7 +12,7 @@ use crate::{app::App, caller::Authenticated, error::ApiError};
 /// List images
 #[utoipa::path(
     get, path = "/v1/images", tag = "images",
-    security(("token" = ["sandboxes:read"])),
+    security(("token" = ["sandboxes:read"]), ("token" = ["admin"])),
     responses((status = 200, description = "The images", body = [wire::Image]))
 )]
 pub(crate) async fn list(
@@ -26,7 +26,7 @@ pub(crate) async fn list(
 /// Get an image
 #[utoipa::path(
     get, path = "/v1/images/{name}", tag = "images",
-    security(("token" = ["sandboxes:read"])),
+    security(("token" = ["sandboxes:read"]), ("token" = ["admin"])),
     params(("name" = String, Path)),
     responses(
         (status = 200, description = "The image", body = wire::Image),
@@ -45,7 +45,7 @@ pub(crate) async fn get(
 fn view(image: ImageSummary) -> wire::Image {
     wire::Image {
         name: image.name.to_string(),
-        digest: image.digest.map(|digest| digest.to_string()).unwrap_or_default(),
+        digest: image.digest.map(|digest| digest.to_string()),
         release: image.release,
         size_bytes: image.size_bytes,
         ready: image.ready,

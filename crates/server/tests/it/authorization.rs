@@ -1,0 +1,185 @@
+//! Who may do what, driven from `docs/reference/authz.txt`.
+//!
+//! The table is generated from the routes, so a route that is missing here is
+//! missing from the server. Each is tried without a token, with a bad one, with
+//! the wrong scope and by another organisation.
+
+use domain::{
+    id::{SandboxId, TokenId},
+    scope::Scope,
+    token::Token,
+};
+use reqwest::{Method, RequestBuilder, Response};
+use testkit::{app::App, fixtures};
+
+use crate::sandboxes::base;
+
+/// A line of the table.
+struct Endpoint {
+    method: Method,
+    path: String,
+    scopes: Vec<Scope>,
+}
+
+fn endpoints() -> Vec<Endpoint> {
+    let table = server::authorization_table();
+    let lines = table.lines().map(|line| {
+        let mut words = line.split(' ');
+        let mut word = || words.next().expect("three words in a line");
+        let (method, path, scopes) = (word(), word(), word());
+        Endpoint {
+            method: method.parse().unwrap(),
+            path: path.to_owned(),
+            scopes: scopes
+                .split('|')
+                .filter(|scope| *scope != "-")
+                .map(|s| s.parse().unwrap())
+                .collect(),
+        }
+    });
+    lines.collect()
+}
+
+/// A request that is right in all but its token.
+fn request(app: &App, endpoint: &Endpoint, id: &SandboxId) -> RequestBuilder {
+    let token = TokenId::from_random([8; 16]);
+    let path = endpoint.path.replace("/tokens/{id}", &format!("/tokens/{token}"));
+    let path = path.replace("{id}", id.as_str()).replace("{name}", "base");
+    let query = if path.ends_with("/files") { "?path=/x" } else { "" };
+    let request =
+        reqwest::Client::new().request(endpoint.method.clone(), app.url(&(path.clone() + query)));
+    let json = |request: RequestBuilder, body: &str| {
+        request.header("content-type", "application/json").body(body.to_owned())
+    };
+    let last = path.rsplit('/').next().unwrap_or_default();
+    match (endpoint.method.as_str(), last) {
+        ("POST", "sandboxes") => json(request, r#"{"template":"base"}"#),
+        ("POST", "timeout") => json(request, r#"{"timeout_seconds":60}"#),
+        ("POST", "exec") => json(request, r#"{"cmd":["echo"]}"#),
+        ("POST", "tokens") => json(request, r#"{"scopes":["admin"]}"#),
+        ("POST", "files") => request.header("content-type", "application/octet-stream").body("x"),
+        ("POST", "Start" | "Connect" | "StreamInput" | "WatchDir") => {
+            let message = br#"{"process":{"pid":1}}"#;
+            let mut body = vec![0, 0, 0, 0, message.len() as u8];
+            body.extend_from_slice(message);
+            request.header("content-type", "application/connect+json").body(body)
+        }
+        ("POST", _) => json(request, r#"{"path":"/x","source":"/x","destination":"/y"}"#),
+        _ => request,
+    }
+}
+
+async fn send(request: RequestBuilder, token: Option<&Token>) -> Response {
+    let request = match token {
+        Some(token) => request.bearer_auth(token.expose()),
+        None => request,
+    };
+    request.send().await.expect("an answer")
+}
+
+async fn problem(response: Response) -> (u16, String) {
+    let status = response.status().as_u16();
+    let body = response.bytes().await.unwrap();
+    let problem: api::problem::Problem = serde_json::from_slice(&body)
+        .unwrap_or_else(|_| panic!("not a problem: {status} {body:?}"));
+    (status, problem.code)
+}
+
+/// T-01, U14, S69
+#[tokio::test]
+async fn without_a_good_token_nothing_is_answered() {
+    let app = App::start().await;
+    let id = fixtures::sandbox_id();
+    let unknown = Token::from_random([9; 32]);
+    for endpoint in endpoints().iter().filter(|endpoint| !endpoint.scopes.is_empty()) {
+        for token in [None, Some(&unknown)] {
+            let answer = send(request(&app, endpoint, &id), token).await;
+            assert_eq!(answer.headers()["www-authenticate"], "Bearer realm=\"coldframe\"");
+            let answer = problem(answer).await;
+            assert_eq!(answer, (401, "unauthenticated".into()), "{}", endpoint.path);
+        }
+    }
+    // What does not exist looks the same to a stranger.
+    let answer = send(reqwest::Client::new().get(app.url("/v1/nothing")), None).await;
+    assert_eq!(problem(answer).await.0, 401);
+    app.stop().await;
+}
+
+/// T-02, S69: a scope opens what the table says and nothing else.
+#[tokio::test]
+async fn a_scope_opens_what_the_table_says_and_nothing_else() {
+    let app = App::start().await;
+    let mut tokens = Vec::new();
+    for scope in Scope::ALL {
+        tokens.push((scope, app.token(scope.as_str()).await));
+    }
+    // An id of nothing: with the right scope the answer is about the sandbox,
+    // and nothing is done by accident.
+    let id = fixtures::sandbox_id();
+    for endpoint in endpoints().iter().filter(|endpoint| !endpoint.scopes.is_empty()) {
+        for (scope, token) in &tokens {
+            let answer = send(request(&app, endpoint, &id), Some(token)).await;
+            let status = answer.status().as_u16();
+            let place = format!("{} {} with {scope}", endpoint.method, endpoint.path);
+            if endpoint.scopes.contains(scope) {
+                assert!(status != 401 && status != 403, "{place}: {status}");
+            } else {
+                assert_eq!(problem(answer).await, (403, "missing_scope".into()), "{place}");
+            }
+        }
+    }
+    app.stop().await;
+}
+
+/// T-01, S70: a sandbox of another organisation is as unknown as one that never
+/// was, byte for byte.
+#[tokio::test]
+async fn a_foreign_sandbox_is_as_unknown_as_none() {
+    let app = App::start().await;
+    let id = app.sandboxes().create_sandbox(&base()).await.unwrap().id;
+    let stranger = app.stranger("sandboxes:read,sandboxes:write").await;
+    for endpoint in endpoints().iter().filter(|endpoint| endpoint.path.contains("/sandboxes/{id}"))
+    {
+        let foreign = send(request(&app, endpoint, &id), Some(&stranger)).await;
+        let nothing = send(request(&app, endpoint, &fixtures::sandbox_id()), Some(&stranger)).await;
+        assert_eq!(
+            (foreign.status(), nothing.status()),
+            (404.try_into().unwrap(), 404.try_into().unwrap()),
+            "{}",
+            endpoint.path
+        );
+        assert_eq!(
+            foreign.text().await.unwrap(),
+            nothing.text().await.unwrap(),
+            "{}",
+            endpoint.path
+        );
+    }
+    // It goes on undisturbed, and is in nobody else's list.
+    assert_eq!(app.sandboxes().sandbox(&id).await.unwrap().state, "running");
+    let listed = app.client(&stranger).list_sandboxes(&Default::default()).await.unwrap();
+    assert!(listed.items.is_empty());
+    app.stop().await;
+}
+
+/// An id that cannot be one gets the same answer as one that names nothing.
+#[tokio::test]
+async fn an_odd_id_is_not_found() {
+    let app = App::start().await;
+    let token = &app.tokens.sandboxes;
+    for id in [
+        "x",
+        "sbx_",
+        "..",
+        "%2e%2e",
+        "sbx_%00",
+        "%0aApproved",
+        "tok_aaaaaaaaaaaaaaaaaaaaaaaaaa",
+        "sbx_%ff",
+    ] {
+        let url = app.url(&format!("/v1/sandboxes/{id}/console"));
+        let answer = send(reqwest::Client::new().get(url), Some(token)).await;
+        assert_eq!(problem(answer).await, (404, "not_found".into()), "{id}");
+    }
+    app.stop().await;
+}
