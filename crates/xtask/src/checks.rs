@@ -13,6 +13,9 @@
 
 use std::process::ExitCode;
 
+use anyhow::{Context, ensure};
+use clap::Args;
+
 use crate::{
     binaries::{self, Binaries, Profile},
     conformance, privilege,
@@ -26,6 +29,14 @@ mod plan;
 
 use count::Count;
 pub(crate) use plan::build_image;
+
+/// Run every check and every test
+#[derive(Debug, Args)]
+pub(crate) struct TestArgs {
+    /// Take only the steps whose names begin like one of these
+    #[arg(value_name = "STEP")]
+    steps: Vec<String>,
+}
 
 /// What came of one step.
 #[derive(Debug)]
@@ -49,13 +60,38 @@ struct Made {
     has_image: bool,
 }
 
+impl Made {
+    /// The programs, built if no step has done it yet.
+    fn binaries(&mut self) -> anyhow::Result<&Binaries> {
+        if self.binaries.is_none() {
+            self.binaries = Some(binaries::build(Profile::Dev)?);
+        }
+        self.binaries.as_ref().context("they were just built")
+    }
+
+    /// Builds the image if no step has done it yet.
+    fn image(&mut self) -> anyhow::Result<()> {
+        if !self.has_image {
+            build_image()?;
+        }
+        self.has_image = true;
+        Ok(())
+    }
+}
+
 /// Runs `cargo xtask test`.
-pub(crate) fn run() -> anyhow::Result<ExitCode> {
-    let names: Vec<_> = plan::STEPS.iter().map(|step| step.name).collect();
+pub(crate) fn run(arguments: &TestArgs) -> anyhow::Result<ExitCode> {
+    let wanted = |name: &str| {
+        let mut steps = arguments.steps.iter();
+        arguments.steps.is_empty() || steps.any(|step| name.starts_with(step))
+    };
+    let steps: Vec<_> = plan::STEPS.iter().filter(|step| wanted(step.name)).collect();
+    let names: Vec<_> = steps.iter().map(|step| step.name).collect();
+    ensure!(!steps.is_empty(), "no step is called that; they are: {}", plan::names().join(", "));
     let mut progress = Progress::new("test", &names);
     let mut made = Made::default();
     let mut taken = Vec::new();
-    for step in &plan::STEPS {
+    for step in steps {
         let outcome = progress.step(|| (step.run)(&mut made)).unwrap_or_else(|error| {
             println!("{error:#}");
             Outcome::Counted(Count::failure(step.name))

@@ -45,9 +45,9 @@ enum Command {
     /// Build the programs
     Build(binaries::BuildArgs),
     /// Run every check and every test
-    Test,
+    Test(checks::TestArgs),
     /// Run what the checks of a change run, which is `test`
-    Ci,
+    Ci(checks::TestArgs),
     /// Measure what a sandbox costs, beside other ways to run a program
     Bench(bench::BenchArgs),
     /// Check what no compiler checks
@@ -62,7 +62,7 @@ fn main() -> ExitCode {
         Command::Demo(arguments) => demo::run(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Setup(arguments) => setup::run(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Build(arguments) => binaries::run(&arguments).map(|()| ExitCode::SUCCESS),
-        Command::Test | Command::Ci => checks::run(),
+        Command::Test(arguments) | Command::Ci(arguments) => checks::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Tidy => tidy::run().map(|()| ExitCode::SUCCESS),
         Command::Conformance(arguments) => conformance::run(&arguments).map(|()| ExitCode::SUCCESS),

@@ -6,8 +6,7 @@ use anyhow::{Context, ensure};
 use serde::Deserialize;
 
 use super::{
-    Binaries, Made, Outcome, Profile, Purpose, binaries, conformance, count, privilege, setup,
-    tidy, workspace,
+    Binaries, Made, Outcome, Purpose, conformance, count, privilege, setup, tidy, workspace,
 };
 
 /// One step: what it is called, and the function that takes it.
@@ -22,7 +21,7 @@ const fn step(name: &'static str, run: fn(&mut Made) -> anyhow::Result<Outcome>)
 
 pub(super) const STEPS: [Step; 18] = [
     step("setup", |_| setup::install(Purpose::Test).map(|()| Outcome::passed())),
-    step("fmt", |_| check("fmt", &["fmt", "--all", "--check"])),
+    step("fmt", |_| check("fmt", &["fmt", "--all", "--", "--check", "--files-with-diff"])),
     step("clippy", |_| {
         let clippy = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
         check("clippy", &clippy)
@@ -45,6 +44,11 @@ pub(super) const STEPS: [Step; 18] = [
     step("Docker backend", |_| not_yet("the Docker backend does not exist yet")),
     step("console and SDKs", |_| not_yet("the console and the SDKs do not exist yet")),
 ];
+
+/// What the steps are called.
+pub(super) fn names() -> Vec<&'static str> {
+    STEPS.iter().map(|step| step.name).collect()
+}
 
 /// Longer than any step takes on a slow machine.
 const LIMIT: Duration = Duration::from_secs(45 * 60);
@@ -103,14 +107,11 @@ fn documentation() -> anyhow::Result<Outcome> {
 }
 
 fn programs(made: &mut Made) -> anyhow::Result<Outcome> {
-    made.binaries = Some(binaries::build(Profile::Dev)?);
-    Ok(Outcome::passed())
+    made.binaries().map(|_| Outcome::passed())
 }
 
 fn image(made: &mut Made) -> anyhow::Result<Outcome> {
-    build_image()?;
-    made.has_image = true;
-    Ok(Outcome::passed())
+    made.image().map(|()| Outcome::passed())
 }
 
 /// Builds the base image unless the one that is there is up to date.
@@ -122,18 +123,17 @@ pub(crate) fn build_image() -> anyhow::Result<()> {
 }
 
 /// A `cargo test` that goes on after a failed program.
-fn cargo_test(name: &str, made: &Made, arguments: &[&str]) -> anyhow::Result<Outcome> {
+fn cargo_test(name: &str, made: &mut Made, arguments: &[&str]) -> anyhow::Result<Outcome> {
     let mut cargo = test_command(made)?;
     Ok(Outcome::Counted(count::tests(name, cargo.args(arguments), LIMIT)?))
 }
 
-fn test_command(made: &Made) -> anyhow::Result<Command> {
+fn test_command(made: &mut Made) -> anyhow::Result<Command> {
+    let Binaries { guestd, coldframe } = made.binaries()?;
     let mut cargo = workspace::cargo()?;
     cargo.args(["test", "--locked", "--no-fail-fast"]);
-    if let Some(Binaries { guestd, coldframe }) = &made.binaries {
-        cargo.env("COLDFRAME_GUESTD", guestd).env("COLDFRAME_TEST_GUESTD", guestd);
-        cargo.env("COLDFRAME_TEST_BINARY", coldframe);
-    }
+    cargo.env("COLDFRAME_GUESTD", guestd).env("COLDFRAME_TEST_GUESTD", guestd);
+    cargo.env("COLDFRAME_TEST_BINARY", coldframe);
     Ok(cargo)
 }
 
