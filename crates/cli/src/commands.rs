@@ -3,6 +3,7 @@
 //! Each command has a file with its arguments, whose comments are its help, and
 //! one function. `docs/reference/cli.md` is generated from here.
 
+mod doctor;
 mod image;
 mod run;
 mod sandbox;
@@ -53,6 +54,7 @@ enum Command {
     /// Make and revoke tokens of a server
     #[command(subcommand)]
     Token(token::TokenCommand),
+    Doctor(doctor::DoctorArgs),
     Serve(serve::ServeArgs),
 }
 
@@ -67,9 +69,9 @@ pub(crate) struct Places {
     #[arg(long, value_name = "DIR")]
     pub(crate) images: Option<PathBuf>,
 
-    /// Folder of templates
+    /// Folder of templates and of what else machines are made from
     #[arg(long, value_name = "DIR")]
-    pub(crate) templates: Option<PathBuf>,
+    pub(crate) cache_dir: Option<PathBuf>,
 }
 
 impl Places {
@@ -79,7 +81,7 @@ impl Places {
         vec![
             ("state_dir", text(&self.state_dir)),
             ("images", text(&self.images)),
-            ("templates", text(&self.templates)),
+            ("cache_dir", text(&self.cache_dir)),
         ]
     }
 }
@@ -211,6 +213,7 @@ pub(crate) fn run(arguments: &[OsString]) -> ExitCode {
         Command::Sandbox(command) => sandbox::run(&configured, command),
         Command::Image(command) => image::run(&configured, command),
         Command::Token(command) => token::run(&configured, command),
+        Command::Doctor(arguments) => doctor::run(&configured, &arguments),
         Command::Serve(arguments) => serve::run(&configured, &arguments),
     };
     match code {
@@ -227,7 +230,7 @@ impl Command {
         match self {
             Self::Run(_) => Codes::Program,
             Self::Sandbox(command) => command.codes(),
-            Self::Image(_) | Self::Token(_) | Self::Serve(_) => Codes::Own,
+            Self::Image(_) | Self::Token(_) | Self::Doctor(_) | Self::Serve(_) => Codes::Own,
         }
     }
 
@@ -237,6 +240,7 @@ impl Command {
             Self::Sandbox(command) => command.format(),
             Self::Image(command) => command.format(),
             Self::Token(command) => command.format(),
+            Self::Doctor(arguments) => arguments.json.format(),
             Self::Serve(_) => Format::Text,
         }
     }

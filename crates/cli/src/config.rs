@@ -30,7 +30,9 @@ const FILE: &str = "/etc/coldframe/config.toml";
 pub(crate) struct Config {
     pub(crate) state_dir: PathBuf,
     images: Option<PathBuf>,
-    templates: Option<PathBuf>,
+    cache_dir: Option<PathBuf>,
+    pub(crate) qemu: PathBuf,
+    pub(crate) uid_base: u32,
     database: Option<String>,
     pub(crate) listen: SocketAddr,
     pub(crate) names: Vec<String>,
@@ -62,7 +64,7 @@ struct Setting {
 }
 
 /// Each setting once, in the order of the reference page.
-const SETTINGS: [Setting; 13] = [
+const SETTINGS: [Setting; 15] = [
     Setting {
         key: "state_dir",
         default: "/var/lib/coldframe",
@@ -76,10 +78,22 @@ const SETTINGS: [Setting; 13] = [
         set: |config, text| path(text).map(|value| config.images = Some(value)),
     },
     Setting {
-        key: "templates",
-        default: "<state_dir>/templates",
-        help: "Folder for booted templates, from which sandboxes are cloned. It can be emptied while nothing runs; the next start makes what it needs.",
-        set: |config, text| path(text).map(|value| config.templates = Some(value)),
+        key: "cache_dir",
+        default: "<state_dir>/cache",
+        help: "Folder for what machines are made from: booted templates, and the copy of QEMU that they are confined to. The server and `coldframe run` share it. It can be emptied while nothing runs; the next start makes what it needs.",
+        set: |config, text| path(text).map(|value| config.cache_dir = Some(value)),
+    },
+    Setting {
+        key: "qemu",
+        default: "/usr/bin/qemu-system-x86_64",
+        help: "The QEMU to run machines with, 7.2 or later.",
+        set: |config, text| path(text).map(|value| config.qemu = value),
+    },
+    Setting {
+        key: "uid_base",
+        default: "2000000000",
+        help: "The first of 65,536 user ids that machines run as, one for each. Nothing else on this host may use them.",
+        set: |config, text| number(text).map(|value| config.uid_base = value),
     },
     Setting {
         key: "database",
@@ -233,7 +247,9 @@ impl Config {
         Self {
             state_dir: "/var/lib/coldframe".into(),
             images: None,
-            templates: None,
+            cache_dir: None,
+            qemu: "/usr/bin/qemu-system-x86_64".into(),
+            uid_base: 2_000_000_000,
             database: None,
             listen: SocketAddr::from(([127, 0, 0, 1], 7070)),
             names: Vec::new(),
@@ -252,9 +268,9 @@ impl Config {
         self.images.clone().unwrap_or_else(|| self.state_dir.join("images"))
     }
 
-    /// The folder of templates.
-    pub(crate) fn templates(&self) -> PathBuf {
-        self.templates.clone().unwrap_or_else(|| self.state_dir.join("templates"))
+    /// The folder of what machines are made from.
+    pub(crate) fn cache_dir(&self) -> PathBuf {
+        self.cache_dir.clone().unwrap_or_else(|| self.state_dir.join("cache"))
     }
 
     /// Where the database is. It may hold a password: show it nowhere.

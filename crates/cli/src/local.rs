@@ -12,16 +12,24 @@
 mod keeper;
 mod place;
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
+use backends::qemu::{OpenError, QemuBackend, QemuConfig};
 use domain::time::Timestamp;
 use sandbox::{backend::Backend, host::Sources};
+
+pub(crate) use backends::qemu::Lifetime;
 
 pub(crate) use self::{
     keeper::{keep, sweep},
     place::Place,
 };
-use crate::error::{Failure, Outcome};
+use crate::{
+    config::Config,
+    error::{Failure, Kind, Outcome},
+    guest_program,
+    state::private_folder,
+};
 
 /// The command under which this program is its own keeper.
 pub(crate) const KEEPER: &str = "keep";
@@ -54,16 +62,44 @@ pub(crate) fn require_root(command: &str) -> Outcome<()> {
     .hint("without root, use a server: `coldframe sandbox create`, then `coldframe sandbox exec`"))
 }
 
-/// Whether machines may outlive this process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lifetime {
-    /// They run on, to be taken over by the next server.
-    Outlives,
-    /// They end with this process.
-    EndsWithCaller,
+/// Everything that decides how machines are made; those it lists are in `run`.
+///
+/// Reads the guest's program and nothing else.
+pub(crate) fn machines(config: &Config, run: &Path, lifetime: Lifetime) -> Outcome<QemuConfig> {
+    Ok(QemuConfig {
+        qemu: config.qemu.clone(),
+        state_dir: config.cache_dir(),
+        run_dir: run.to_owned(),
+        // A link that the kernel keeps right, also when the file is replaced.
+        jailer: "/proc/self/exe".into(),
+        guestd: guest_program::bytes()?.into(),
+        uid_base: config.uid_base,
+        lifetime,
+    })
 }
 
-pub(crate) fn backend(_: &crate::config::Config, _: &std::path::Path, _: Lifetime) -> Outcome<Arc<dyn Backend>> {
-    let _ = crate::guest_program::bytes()?;
-    Err(Failure::refused("not yet"))
+/// The backend of this host.
+pub(crate) fn backend(
+    config: &Config,
+    run: &Path,
+    lifetime: Lifetime,
+) -> Outcome<Arc<dyn Backend>> {
+    private_folder(&config.cache_dir())?;
+    let backend = QemuBackend::open(machines(config, run, lifetime)?);
+    Ok(Arc::new(backend.map_err(cannot_open)?))
+}
+
+fn cannot_open(error: OpenError) -> Failure {
+    match error {
+        OpenError::Unusable { subject, found, remedy } => {
+            Failure::refused(format!("this host cannot run sandboxes: {subject}: {found}"))
+                .hint(remedy)
+                .hint("`coldframe doctor` checks everything")
+        }
+        OpenError::State(_) => Failure::because(
+            Kind::Internal,
+            "the folder for machines cannot be used",
+            &error,
+        ),
+    }
 }

@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     // Two things this program does for itself. The jailer changes what belongs
     // to a single thread, so it comes before everything that may start another.
     match arguments.get(1).and_then(|word| word.to_str()) {
-        
+        Some("jail") => backends::qemu::jail::main(),
         Some(local::KEEPER) => local::keep(&arguments[2..]),
         _ => commands::run(&arguments),
     }

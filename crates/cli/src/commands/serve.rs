@@ -39,6 +39,8 @@ use crate::{
 
 /// The template that is made ready without being asked for.
 const DEFAULT_IMAGE: &str = "base";
+/// The folder in the state folder that holds the server's machines.
+const MACHINES: &str = "machines";
 const HANGUP: i32 = 1;
 /// How long sandboxes that are being started may take to settle at the end.
 const SETTLE: Duration = Duration::from_secs(10);
@@ -124,7 +126,7 @@ async fn serve(config: &Config) -> Outcome<u8> {
     state::folder(&config.images())?;
     let images = ImageStore::open(config.images()).map_err(image::failure)?;
     let images = Arc::new(ImageFolder::new(images));
-    let backend = local::backend(config, &config.state_dir, local::Lifetime::Outlives)?;
+    let backend = local::backend(config, &config.state_dir.join(MACHINES), local::Lifetime::Outlives)?;
     let ledger = Arc::new(StoreLedger::new(store.clone(), sources));
     let host = Host::new(backend, ledger, sources);
     let mut settings = Settings::new(config.region.clone());

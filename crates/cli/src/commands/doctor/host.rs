@@ -1,0 +1,148 @@
+//! What the host itself has: rights, memory, room, an image, a server.
+
+use std::{fs, path::Path, time::Duration};
+
+use domain::image::ImageName;
+use store::images::ImageStore;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    time::timeout,
+};
+
+use super::Finding;
+use crate::{
+    config::Config,
+    error::chain,
+    guest_program::{self, Origin},
+};
+
+const MIB: u64 = 1 << 20;
+/// Below this, not even a small sandbox and its template fit.
+const LEAST_MEMORY_MIB: u64 = 1024;
+/// An image and its templates need about this.
+const LEAST_DISK_MIB: u64 = 2048;
+/// How long a server may take to answer.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+pub(super) fn root() -> Finding {
+    let check = "rights";
+    if rustix::process::geteuid().is_root() {
+        return Finding::ok(check, "root");
+    }
+    Finding::fail(
+        check,
+        "not root, so no sandbox can be started here and not everything is checked",
+        "run `sudo coldframe doctor`; `run` and `serve` need root, clients of a server do not",
+    )
+}
+
+pub(super) fn guest_program() -> Finding {
+    let check = "guest program";
+    match guest_program::origin() {
+        Origin::Embedded => Finding::ok(check, "part of this executable"),
+        Origin::Beside(path) => Finding::warn(
+            check,
+            format!("{}", path.display()),
+            "this is a development build; `cargo xtask build` makes one that carries it",
+        ),
+        Origin::Missing(path) => Finding::fail(
+            check,
+            "this build carries none",
+            format!("build with `cargo xtask build`, or put guestd at {}", path.display()),
+        ),
+    }
+}
+
+pub(super) fn memory() -> Finding {
+    let check = "memory";
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let available = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    match available.map(|kib| kib / 1024) {
+        Some(mib) if mib >= LEAST_MEMORY_MIB => Finding::ok(check, format!("{mib} MiB available")),
+        Some(mib) => Finding::fail(
+            check,
+            format!("{mib} MiB available"),
+            format!("free at least {LEAST_MEMORY_MIB} MiB: a small sandbox has 512 MiB"),
+        ),
+        None => Finding::warn(check, "unknown", "check that /proc is mounted"),
+    }
+}
+
+pub(super) fn disk(state: &Path) -> Finding {
+    let check = "room for state";
+    // The folder may not be there yet; then the one it would be made in counts.
+    let existing = state.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
+    match rustix::fs::statvfs(existing) {
+        Ok(space) => {
+            let mib = space.f_bavail * space.f_frsize / MIB;
+            let found = format!("{mib} MiB free at {}", state.display());
+            if mib >= LEAST_DISK_MIB {
+                Finding::ok(check, found)
+            } else {
+                let advice = format!("free {LEAST_DISK_MIB} MiB, or set another state_dir");
+                Finding::warn(check, found, advice)
+            }
+        }
+        Err(error) => Finding::fail(
+            check,
+            format!("{}: {error}", existing.display()),
+            "set a state_dir that can be used",
+        ),
+    }
+}
+
+pub(super) fn image(config: &Config) -> Finding {
+    let check = "image base";
+    let advice = "build one with `cargo xtask image build`, or bring one in with `coldframe image import FILE`";
+    let Ok(name) = "base".parse::<ImageName>() else {
+        return Finding::fail(check, "no such name", advice);
+    };
+    let image = ImageStore::open(config.images()).and_then(|images| images.get(&name));
+    match image {
+        Ok(image) => Finding::ok(
+            check,
+            format!("{}, signature and digests good, {}", image.manifest.release, image.digest),
+        ),
+        Err(error) => Finding::fail(
+            check,
+            format!("{} (in {})", chain(&error), config.images().display()),
+            advice,
+        ),
+    }
+}
+
+/// A server is not needed, so one that is missing is worth a hint only.
+pub(super) async fn server(config: &Config) -> Finding {
+    let check = "server";
+    let url = &config.url;
+    match timeout(PATIENCE, healthy(url)).await {
+        Ok(Ok(true)) => Finding::ok(check, format!("{url} is ready")),
+        Ok(Ok(false)) => {
+            Finding::warn(check, format!("{url} answers and is not ready"), "read its log")
+        }
+        Ok(Err(_)) | Err(_) => Finding::warn(
+            check,
+            format!("nothing answers at {url}"),
+            "only `coldframe sandbox` and `coldframe token` need one: `coldframe serve`",
+        ),
+    }
+}
+
+/// Asks whether the server is ready. It takes no token.
+async fn healthy(url: &str) -> std::io::Result<bool> {
+    let Some(rest) = url.strip_prefix("http://") else {
+        // Behind TLS only a client with a token can tell.
+        return Err(std::io::ErrorKind::Unsupported.into());
+    };
+    let authority = rest.split('/').next().unwrap_or_default();
+    let address =
+        if authority.contains(':') { authority.to_owned() } else { format!("{authority}:80") };
+    let mut stream = TcpStream::connect(address).await?;
+    let request = format!("GET /healthz HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut head = Vec::new();
+    stream.take(64).read_to_end(&mut head).await?;
+    Ok(head.starts_with(b"HTTP/1.1 200"))
+}
