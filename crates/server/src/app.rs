@@ -5,6 +5,8 @@ use std::time::Duration;
 use control::Control;
 use tokio_util::sync::CancellationToken;
 
+use crate::memory::Memory;
+
 /// The state of the router. Cloning is cheap.
 #[derive(Clone, Debug)]
 pub(crate) struct App {
@@ -12,6 +14,8 @@ pub(crate) struct App {
     pub(crate) control: Control,
     /// See [`crate::Options::exec_grace`].
     pub(crate) exec_grace: Duration,
+    /// What requests may hold in memory together.
+    pub(crate) memory: Memory,
     /// Cancelled when the server begins to stop; every stream ends then.
     pub(crate) stop: CancellationToken,
 }

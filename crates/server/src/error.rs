@@ -71,6 +71,12 @@ impl ApiError {
         Self::new(StatusCode::GATEWAY_TIMEOUT, "timeout", detail)
     }
 
+    /// 503: all requests together hold as much memory as they may.
+    pub(crate) fn busy() -> Self {
+        let detail = "the server is busy with large requests; try again in a moment";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail)
+    }
+
     /// 503: the server is going away.
     pub(crate) fn stopping() -> Self {
         let detail = "the server is shutting down; try again in a moment";

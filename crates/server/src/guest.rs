@@ -60,7 +60,8 @@ impl Door {
             .ok_or_else(|| ApiError::not_found("path of the guest API"))?;
         let stop = self.app.stop.clone();
         let work = async {
-            let (call, request) = inspect::inspect(route, request).await?;
+            let mut share = self.app.memory.share();
+            let (call, request) = inspect::inspect(route, request, &mut share).await?;
             let stream = self.app.control.open_guest(&self.caller, &self.id, &call).await?;
             exchange::exchange(stream, request, route, meter, &self.app.stop).await
         };

@@ -16,11 +16,11 @@ use http_body_util::BodyExt as _;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use crate::{error::ApiError, limits};
+use crate::{app::App, error::ApiError, limits, memory::Share};
 
-/// A JSON body of at most `LIMIT` bytes.
+/// A JSON body of at most `LIMIT` bytes, and the memory it was given.
 #[derive(Debug)]
-pub(crate) struct Json<T, const LIMIT: usize = { limits::JSON }>(pub(crate) T);
+pub(crate) struct Json<T, const LIMIT: usize = { limits::JSON }>(pub(crate) T, pub(crate) Share);
 
 /// A query string.
 #[derive(Debug)]
@@ -44,17 +44,17 @@ impl Noun for TokenId {
     const NOUN: &'static str = "token";
 }
 
-impl<S: Sync, T: DeserializeOwned, const LIMIT: usize> FromRequest<S> for Json<T, LIMIT> {
+impl<T: DeserializeOwned, const LIMIT: usize> FromRequest<App> for Json<T, LIMIT> {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
+    async fn from_request(request: Request, app: &App) -> Result<Self, ApiError> {
         expect_type(request.headers(), "application/json")?;
-        let body = collect(request.into_body(), LIMIT).await?;
+        let mut share = app.memory.share();
+        let body = collect(request.into_body(), LIMIT, &mut share).await?;
         // The reader's text names fields and positions; of content it repeats at
         // most a single short value, to the one who sent it.
-        serde_json::from_slice(&body)
-            .map(Self)
-            .map_err(|error| ApiError::invalid(error.to_string()))
+        let value = serde_json::from_slice(&body);
+        value.map(|value| Self(value, share)).map_err(|error| ApiError::invalid(error.to_string()))
     }
 }
 
@@ -91,8 +91,12 @@ pub(crate) fn expect_type(headers: &HeaderMap, expected: &str) -> Result<(), Api
     }
 }
 
-/// Reads a whole body of at most `limit` bytes.
-pub(crate) async fn collect(mut body: Body, limit: usize) -> Result<Bytes, ApiError> {
+/// Reads a whole body of at most `limit` bytes into memory that `share` grows by.
+pub(crate) async fn collect(
+    mut body: Body,
+    limit: usize,
+    share: &mut Share,
+) -> Result<Bytes, ApiError> {
     let reading = async {
         let mut whole = BytesMut::new();
         while let Some(frame) = body.frame().await {
@@ -100,6 +104,9 @@ pub(crate) async fn collect(mut body: Body, limit: usize) -> Result<Bytes, ApiEr
             let Ok(data) = frame.into_data() else { continue };
             if whole.len() + data.len() > limit {
                 return Err(ApiError::too_large(limit));
+            }
+            if !share.grow(data.len()) {
+                return Err(ApiError::busy());
             }
             whole.extend_from_slice(&data);
         }

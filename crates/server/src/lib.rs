@@ -3,8 +3,8 @@
 //! A handler reads, asks [`control`] and renders; no rule lives here. What does
 //! live here is everything that makes a socket safe to open: who is asking
 //! ([`caller`]), under which name the server may be addressed ([`hosts`]), how
-//! large and how slow a request may be ([`limits`]), how an error looks
-//! ([`error`]) and how it all ends ([`listen`]).
+//! large and how slow a request may be ([`limits`]), what all of them may hold
+//! ([`memory`]), how an error looks ([`error`]) and how it all ends ([`listen`]).
 //!
 //! [`guest`] is the authenticated edge of the API inside a sandbox: it lets
 //! through what its table names and trusts nothing that comes back.
@@ -21,6 +21,7 @@ mod hosts;
 mod input;
 mod limits;
 mod listen;
+mod memory;
 mod openapi;
 mod rest;
 mod router;
@@ -45,6 +46,9 @@ pub struct Options {
     /// How much longer than its command an exec request lives. The guest enforces
     /// the command's limit; this is for a guest that does not.
     pub exec_grace: Duration,
+    /// The most bytes that all requests together may hold in memory; one that
+    /// needs more is refused for the moment.
+    pub memory: usize,
     /// How long requests may go on after shutdown began.
     pub drain: Duration,
 }
@@ -56,6 +60,7 @@ impl Default for Options {
             max_connections: 1024,
             header_timeout: Duration::from_secs(15),
             exec_grace: Duration::from_secs(10),
+            memory: 256 * 1024 * 1024,
             drain: Duration::from_secs(10),
         }
     }

@@ -31,7 +31,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{Options, app::App, hosts::Hosts, limits, router};
+use crate::{Options, app::App, hosts::Hosts, limits, memory::Memory, router};
 
 /// How long to wait when the system has no more sockets to give.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -59,8 +59,12 @@ impl Server {
     /// The listener's address cannot be read.
     pub async fn serve(self, listener: TcpListener, shutdown: CancellationToken) -> io::Result<()> {
         let hosts = Hosts::new(listener.local_addr()?, &self.options.names);
-        let Options { exec_grace, .. } = self.options;
-        let app = App { control: self.control, exec_grace, stop: shutdown.clone() };
+        let app = App {
+            control: self.control,
+            exec_grace: self.options.exec_grace,
+            memory: Memory::new(self.options.memory),
+            stop: shutdown.clone(),
+        };
         let service = router::service(app, hosts);
         let slots = Arc::new(Semaphore::new(self.options.max_connections));
         let mut connections = JoinSet::new();

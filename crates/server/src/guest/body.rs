@@ -9,12 +9,14 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context, Poll},
+    time::Duration,
 };
 
 use bytes::Bytes;
 use guest_protocol::client::{Body, BoxError};
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
+use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 /// How far a request's body has come, and whose turn it is.
@@ -87,21 +89,44 @@ pub(crate) type Connection = Pin<Box<dyn Future<Output = hyper::Result<()>> + Se
 /// The body of a guest's answer.
 ///
 /// It owns the connection it arrives on, so dropping it closes the stream and no
-/// task is left to do so. It ends in an error when the guest's side breaks off
-/// and when the server stops. Trailers are dropped.
+/// task is left to do so. It ends in an error when the guest's side breaks off or
+/// stalls, and when the server stops. Trailers are dropped.
 pub(crate) struct Answer {
     connection: Option<Connection>,
     incoming: Incoming,
     stop: Pin<Box<WaitForCancellationFutureOwned>>,
+    patience: Option<Patience>,
+}
+
+/// How long the guest may keep its reader waiting. Time that the reader itself
+/// takes does not count.
+struct Patience {
+    limit: Duration,
+    until: Pin<Box<Sleep>>,
+    waiting: bool,
+}
+
+impl Patience {
+    /// Notes whether the reader waits; resolves when it has waited too long.
+    fn poll(&mut self, waiting: bool, cx: &mut Context<'_>) -> Poll<()> {
+        if waiting && !self.waiting {
+            self.until.as_mut().reset(Instant::now() + self.limit);
+        }
+        self.waiting = waiting;
+        if waiting { self.until.as_mut().poll(cx) } else { Poll::Pending }
+    }
 }
 
 impl Answer {
     pub(crate) fn new(
         connection: Option<Connection>,
         incoming: Incoming,
+        patience: Option<Duration>,
         stop: CancellationToken,
     ) -> Self {
-        Self { connection, incoming, stop: Box::pin(stop.cancelled_owned()) }
+        let patience =
+            patience.map(|limit| Patience { limit, until: Box::pin(sleep(limit)), waiting: false });
+        Self { connection, incoming, stop: Box::pin(stop.cancelled_owned()), patience }
     }
 }
 
@@ -128,7 +153,13 @@ impl http_body::Body for Answer {
         {
             self.connection = None;
         }
-        Pin::new(&mut self.incoming).poll_frame(cx).map(|frame| match frame {
+        let polled = Pin::new(&mut self.incoming).poll_frame(cx);
+        if let Some(patience) = &mut self.patience
+            && patience.poll(polled.is_pending(), cx).is_ready()
+        {
+            return Poll::Ready(Some(Err(io::Error::other("the guest sends nothing"))));
+        }
+        polled.map(|frame| match frame {
             Some(Ok(frame)) => frame.into_data().ok().map(|data| Ok(Frame::data(data))),
             Some(Err(error)) => Some(Err(io::Error::other(error))),
             None => None,

@@ -1,16 +1,18 @@
 //! One HTTP/1.1 exchange with a guest over one stream of its link.
 
 use guest_protocol::client::Body;
-use guest_protocol::mux::Stream;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use hyper::{body::Incoming, client::conn::http1};
 use hyper_util::rt::TokioIo;
-use tokio::time::sleep;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    time::sleep,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     body::{Answer, Connection, Meter, Metered},
-    table::Route,
+    table::{Form, Route},
 };
 use crate::{error::ApiError, limits};
 
@@ -28,7 +30,7 @@ const TYPES: [&str; 4] =
 
 /// Sends `request` and returns the filtered answer with its body still coming.
 pub(crate) async fn exchange(
-    stream: Stream,
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     request: Request<Body>,
     route: Route,
     meter: Meter,
@@ -48,8 +50,10 @@ pub(crate) async fn exchange(
         response = head => response.map_err(ApiError::guest_broke)?,
         error = stalled(route, &meter) => return Err(error),
     };
+    // A process may be quiet for as long as it likes; a file may not.
+    let patience = (route.form() != Form::Stream).then_some(limits::STALL_TIME);
     filter(response)
-        .map(|response| response.map(|body| Answer::new(connection, body, stop.clone())))
+        .map(|response| response.map(|body| Answer::new(connection, body, patience, stop.clone())))
 }
 
 /// Waits for the head of the answer while moving the connection along.
@@ -129,7 +133,106 @@ fn harmless(given: &HeaderValue) -> HeaderValue {
 
 #[cfg(test)]
 mod tests {
+    use http_body_util::{BodyExt as _, Empty};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+
     use super::*;
+
+    /// Reads a request and answers it with these bytes.
+    async fn play(far: &mut DuplexStream, bytes: &[u8]) {
+        let mut request = Vec::new();
+        while !request.ends_with(b"\r\n\r\n") {
+            request.push(far.read_u8().await.unwrap());
+        }
+        far.write_all(bytes).await.unwrap();
+    }
+
+    fn get(path: &str) -> Request<Body> {
+        let body = Empty::new().map_err(|never| match never {}).boxed_unsync();
+        Request::get(path).header("host", "guest").body(body).unwrap()
+    }
+
+    /// What a client gets when a guest answers with these bytes and hangs up.
+    async fn answer(bytes: &[u8]) -> Result<Response<Answer>, ApiError> {
+        let (near, mut far) = tokio::io::duplex(1 << 20);
+        let plays = async {
+            play(&mut far, bytes).await;
+            drop(far);
+        };
+        let stop = CancellationToken::new();
+        let request = get("/files?path=/x");
+        let exchanged = exchange(near, request, Route::FileRead, Meter::default(), &stop);
+        tokio::join!(exchanged, plays).0
+    }
+
+    /// G-01: whatever a guest sends, the answer is one of ours or a part of it
+    /// that cannot be taken for the whole.
+    #[tokio::test]
+    async fn a_guest_that_answers_nonsense_is_refused() {
+        let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "x: y\r\n".repeat(1000));
+        let large = format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "y".repeat(200_000));
+        for bytes in [
+            "",
+            "\0\0\0\0",
+            "SSH-2.0-guest\r\n",
+            "HTTP/1.1 200 OK\r\n",
+            "HTTP/1.1 200 OK\r\n\r\nends with the stream",
+            "HTTP/1.1 302 Found\r\nlocation: http://evil\r\ncontent-length: 0\r\n\r\n",
+            "HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ncontent-length: 3\r\ncontent-length: 4\r\n\r\nabc",
+            "HTTP/1.1 200 OK\r\ncontent-length: -1\r\n\r\n",
+            &many,
+            &large,
+        ] {
+            let error = answer(bytes.as_bytes()).await.unwrap_err();
+            assert_eq!(error.status(), StatusCode::BAD_GATEWAY, "{bytes:.60}: {error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_that_breaks_off_is_an_error() {
+        for bytes in [
+            "HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nabc",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        ] {
+            let body = answer(bytes.as_bytes()).await.unwrap().into_body();
+            assert!(body.collect().await.is_err(), "{bytes}");
+        }
+    }
+
+    #[tokio::test]
+    async fn only_harmless_headers_come_out() {
+        let bytes = "HTTP/1.1 206 OK\r\ncontent-type: text/html\r\nset-cookie: a=b\r\n\
+                     content-range: bytes 0-2/9\r\nlocation: http://evil\r\n\
+                     access-control-allow-origin: *\r\nx-coldframe-refused: 1\r\n\
+                     content-encoding: gzip\r\ntransfer-encoding: chunked\r\n\
+                     trailer: x-evil\r\n\r\n3\r\nabc\r\n0\r\nx-evil: 1\r\n\r\n";
+        let answer = answer(bytes.as_bytes()).await.unwrap();
+        let mut names: Vec<_> = answer.headers().keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["content-range", "content-type"]);
+        assert_eq!(answer.headers()["content-type"], "application/octet-stream");
+        let body = answer.into_body().collect().await.unwrap();
+        assert!(body.trailers().is_none());
+        assert_eq!(body.to_bytes(), "abc");
+    }
+
+    /// A guest that does nothing is not waited for.
+    #[tokio::test(start_paused = true)]
+    async fn a_guest_that_does_nothing_times_out() {
+        let stop = CancellationToken::new();
+        let (near, _far) = tokio::io::duplex(1024);
+        let exchanged = exchange(near, get("/health"), Route::Health, Meter::default(), &stop);
+        assert_eq!(exchanged.await.unwrap_err().status(), StatusCode::GATEWAY_TIMEOUT);
+
+        let (near, mut far) = tokio::io::duplex(1024);
+        let begins = play(&mut far, b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nabc");
+        let request = get("/files?path=x");
+        let exchanged = exchange(near, request, Route::FileRead, Meter::default(), &stop);
+        let body = tokio::join!(exchanged, begins).0.unwrap().into_body();
+        assert!(body.collect().await.unwrap_err().to_string().contains("nothing"));
+    }
 
     #[test]
     fn a_guest_cannot_name_a_type_that_a_browser_renders() {

@@ -24,6 +24,7 @@ use crate::{
     error::ApiError,
     input::{self, expect_type},
     limits,
+    memory::Share,
 };
 
 /// The length of an envelope's head: a flag byte and a big-endian `u32`.
@@ -47,9 +48,12 @@ struct Parameters {
 
 /// Reads as much of `request` as needed to say what it asks for, and returns it
 /// as the guest shall get it.
+///
+/// What is held for it is taken from `share`.
 pub(crate) async fn inspect(
     route: Route,
     request: Request<Body>,
+    share: &mut Share,
 ) -> Result<(GuestCall, Request<Body>), ApiError> {
     let (parts, body) = request.into_parts();
     let headers = pass(&parts.headers, route)?;
@@ -68,20 +72,20 @@ pub(crate) async fn inspect(
             (GuestCall::FileWrite { path: file, size }, body)
         }
         Route::ProcessStart => {
-            let (start, body) = first_message::<StartRequest>(body).await?;
+            let (start, body) = first_message::<StartRequest>(body, share).await?;
             let (program, arguments) = (start.process.cmd, start.process.args.len());
             (GuestCall::ProcessStart { program, arguments }, body)
         }
         Route::Remove => {
-            let (request, body) = whole_message::<PathRequest>(body).await?;
+            let (request, body) = whole_message::<PathRequest>(body, share).await?;
             (GuestCall::FileRemove { path: checked(request.path)? }, body)
         }
         Route::DirectoryMake => {
-            let (request, body) = whole_message::<PathRequest>(body).await?;
+            let (request, body) = whole_message::<PathRequest>(body, share).await?;
             (GuestCall::DirectoryMake { path: checked(request.path)? }, body)
         }
         Route::Move => {
-            let (request, body) = whole_message::<MoveRequest>(body).await?;
+            let (request, body) = whole_message::<MoveRequest>(body, share).await?;
             let (from, to) = (checked(request.source)?, checked(request.destination)?);
             (GuestCall::FileMove { from, to }, body)
         }
@@ -150,7 +154,9 @@ fn basic(user: &str) -> HeaderValue {
 
 fn check_type(headers: &HeaderMap, route: Route) -> Result<(), ApiError> {
     match route.form() {
-        Form::None | Form::Content => Ok(()),
+        Form::None => Ok(()),
+        // A form with several parts names its files inside, where nobody looks.
+        Form::Content => expect_type(headers, "application/octet-stream"),
         Form::Unary => expect_type(headers, connect::UNARY),
         Form::Stream => expect_type(headers, connect::STREAM),
     }
@@ -191,7 +197,10 @@ pub(crate) fn with_path(endpoint: &str, path: &str) -> String {
 }
 
 /// Reads the first enveloped message; the body returned begins with it again.
-async fn first_message<T: DeserializeOwned>(mut body: Body) -> Result<(T, Body), ApiError> {
+async fn first_message<T: DeserializeOwned>(
+    mut body: Body,
+    share: &mut Share,
+) -> Result<(T, Body), ApiError> {
     let mut head = BytesMut::new();
     let reading = async {
         while let Some(missing) = missing(&head)? {
@@ -200,6 +209,9 @@ async fn first_message<T: DeserializeOwned>(mut body: Body) -> Result<(T, Body),
                 ApiError::invalid(format!("the first message lacks {missing} bytes"))
             })?;
             if let Ok(data) = frame.into_data() {
+                if !share.grow(data.len()) {
+                    return Err(ApiError::busy());
+                }
                 head.extend_from_slice(&data);
             }
         }
@@ -234,8 +246,11 @@ fn announced(head: &[u8]) -> Option<usize> {
 }
 
 /// Reads the one message of a unary call.
-async fn whole_message<T: DeserializeOwned>(body: Body) -> Result<(T, Body), ApiError> {
-    let bytes = input::collect(axum::body::Body::new(body), limits::INSPECTED).await?;
+async fn whole_message<T: DeserializeOwned>(
+    body: Body,
+    share: &mut Share,
+) -> Result<(T, Body), ApiError> {
+    let bytes = input::collect(axum::body::Body::new(body), limits::INSPECTED, share).await?;
     let message = parse(&bytes)?;
     Ok((message, Full::new(bytes).map_err(never).boxed_unsync()))
 }
@@ -259,6 +274,9 @@ fn broke_off() -> ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::Memory;
+
+    const MIB: usize = 1024 * 1024;
 
     fn body(bytes: &[u8]) -> Body {
         Full::new(Bytes::copy_from_slice(bytes)).map_err(never).boxed_unsync()
@@ -279,7 +297,8 @@ mod tests {
             .header("x-coldframe-user", "root")
             .body(body(bytes))
             .unwrap();
-        let (call, request) = inspect(Route::ProcessStart, request).await?;
+        let (call, request) =
+            inspect(Route::ProcessStart, request, &mut Memory::new(MIB).share()).await?;
         assert_eq!(request.headers()["authorization"], "Basic cm9vdDo=");
         assert!(!request.headers().contains_key("cookie"));
         Ok((call, request.into_body().collect().await.unwrap().to_bytes()))
@@ -317,24 +336,30 @@ mod tests {
     async fn a_path_is_one_value_whatever_it_holds() {
         let request =
             Request::get("/files?path=%2Fa%0Ab%26user%3Droot%252e").body(body(b"")).unwrap();
-        let (call, request) = inspect(Route::FileRead, request).await.unwrap();
+        let (call, request) =
+            inspect(Route::FileRead, request, &mut Memory::new(MIB).share()).await.unwrap();
         assert_eq!(request.uri(), "/files?path=/a%0Ab%26user%3Droot%252e");
         assert!(matches!(call, GuestCall::FileRead { path } if path == "/a\nb&user=root%2e"));
         for query in ["", "?path=", "?path=a%00.png", "?path=a&username=root", "?path=a&path=b"] {
             let request = Request::get(format!("/files{query}")).body(body(b"")).unwrap();
-            let error = inspect(Route::FileRead, request).await.unwrap_err();
+            let error =
+                inspect(Route::FileRead, request, &mut Memory::new(MIB).share()).await.unwrap_err();
             assert_eq!(error.status().as_u16(), 400, "{query}");
         }
     }
 
     #[tokio::test]
     async fn a_wrong_content_type_is_refused() {
-        let request = Request::post("/filesystem.Filesystem/Remove")
-            .header("content-type", "application/proto")
-            .body(body(b"{}"))
-            .unwrap();
-        let error = inspect(Route::Remove, request).await.unwrap_err();
-        assert_eq!(error.status().as_u16(), 415);
+        for (path, route, kind) in [
+            ("/filesystem.Filesystem/Remove", Route::Remove, "application/proto"),
+            ("/process.Process/Start", Route::ProcessStart, "application/json"),
+            ("/files?path=a", Route::FileWrite, "multipart/form-data; boundary=b"),
+        ] {
+            let request = Request::post(path).header("content-type", kind).body(body(b"{}"));
+            let share = &mut Memory::new(MIB).share();
+            let error = inspect(route, request.unwrap(), share).await.unwrap_err();
+            assert_eq!(error.status().as_u16(), 415, "{path}");
+        }
     }
 
     #[test]

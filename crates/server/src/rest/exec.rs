@@ -7,7 +7,12 @@
 use std::time::{Duration, Instant};
 
 use api::exec as wire;
-use axum::{Json, extract::State};
+use axum::{
+    Json,
+    body::Body,
+    extract::State,
+    response::{IntoResponse as _, Response},
+};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use domain::{environment::Environment, id::SandboxId};
 use guest_protocol::{
@@ -15,6 +20,7 @@ use guest_protocol::{
     connect::{self, Code},
     process::{EndEvent, Event, Output, ProcessConfig, Selector, StartRequest},
 };
+use http_body_util::BodyExt as _;
 
 use super::files::called;
 use crate::{
@@ -23,6 +29,7 @@ use crate::{
     error::ApiError,
     guest::{Door, is_account},
     input, limits,
+    memory::Share,
 };
 
 /// Bytes of standard input that travel in one message.
@@ -50,13 +57,14 @@ pub(crate) async fn exec(
     State(app): State<App>,
     Authenticated(caller): Authenticated,
     input::Id(id): input::Id<SandboxId>,
-    input::Json(request): input::Json<wire::ExecRequest, { limits::EXEC_JSON }>,
-) -> Result<Json<wire::ExecResult>, ApiError> {
+    input::Json(request, _share): input::Json<wire::ExecRequest, { limits::EXEC_JSON }>,
+) -> Result<Response, ApiError> {
     let begun = Instant::now();
     let plan = Plan::new(request)?;
     let (patience, stop) = (plan.limit + app.exec_grace, app.stop.clone());
+    let kept = || Kept::new(plan.keep, app.memory.share());
+    let mut capture = Capture { stdout: kept(), stderr: kept() };
     let client = GuestClient::new(Door::new(app, caller, id));
-    let mut capture = Capture { stdout: Kept::new(plan.keep), stderr: Kept::new(plan.keep) };
     let ended = tokio::select! {
         biased;
         () = stop.cancelled() => return Err(ApiError::stopping()),
@@ -64,7 +72,14 @@ pub(crate) async fn exec(
         () = tokio::time::sleep(patience) => Ended::TimedOut,
     };
     let duration_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-    Ok(Json(result(capture, ended, duration_ms)))
+    let (result, shares) = result(capture, ended, duration_ms);
+    // The answer is in memory until the client has taken it.
+    Ok(Json(result).into_response().map(|body| {
+        Body::new(body.map_frame(move |frame| {
+            let _held = &shares;
+            frame
+        }))
+    }))
 }
 
 /// A checked request.
@@ -203,22 +218,25 @@ struct Kept {
     bytes: Vec<u8>,
     most: usize,
     cut: bool,
+    share: Share,
 }
 
 impl Kept {
-    fn new(most: usize) -> Self {
-        Self { bytes: Vec::new(), most, cut: false }
+    fn new(most: usize, share: Share) -> Self {
+        Self { bytes: Vec::new(), most, cut: false, share }
     }
 
     fn push(&mut self, more: &[u8]) {
-        let room = self.most - self.bytes.len();
-        self.cut |= more.len() > room;
-        self.bytes.extend_from_slice(&more[..more.len().min(room)]);
+        let room = more.len().min(self.most - self.bytes.len());
+        // What follows a gap would be worth nothing.
+        let kept = if self.cut || !self.share.grow(room) { 0 } else { room };
+        self.cut |= kept < more.len();
+        self.bytes.extend_from_slice(&more[..kept]);
     }
 
     /// The output as text, or else as base64. A cut through a character does not
     /// make text into bytes.
-    fn finish(mut self) -> (Option<String>, Option<String>, bool) {
+    fn finish(mut self) -> (Option<String>, Option<String>, bool, Share) {
         if self.cut
             && let Err(error) = std::str::from_utf8(&self.bytes)
             && error.error_len().is_none()
@@ -226,13 +244,14 @@ impl Kept {
             self.bytes.truncate(error.valid_up_to());
         }
         match String::from_utf8(self.bytes) {
-            Ok(text) => (Some(text), None, self.cut),
-            Err(error) => (None, Some(STANDARD.encode(error.as_bytes())), self.cut),
+            Ok(text) => (Some(text), None, self.cut, self.share),
+            Err(error) => (None, Some(STANDARD.encode(error.as_bytes())), self.cut, self.share),
         }
     }
 }
 
-fn result(capture: Capture, ended: Ended, duration_ms: u64) -> wire::ExecResult {
+/// The answer, and the memory that it is in.
+fn result(capture: Capture, ended: Ended, duration_ms: u64) -> (wire::ExecResult, [Share; 2]) {
     let timed_out = matches!(ended, Ended::TimedOut);
     let end = match ended {
         Ended::By(end) => end,
@@ -240,9 +259,9 @@ fn result(capture: Capture, ended: Ended, duration_ms: u64) -> wire::ExecResult 
             EndEvent { exit_code: -1, status: "signal: killed".into(), ..Default::default() }
         }
     };
-    let (stdout, stdout_base64, stdout_cut) = capture.stdout.finish();
-    let (stderr, stderr_base64, stderr_cut) = capture.stderr.finish();
-    wire::ExecResult {
+    let (stdout, stdout_base64, stdout_cut, out) = capture.stdout.finish();
+    let (stderr, stderr_base64, stderr_cut, err) = capture.stderr.finish();
+    let result = wire::ExecResult {
         stdout,
         stdout_base64,
         stderr,
@@ -252,18 +271,20 @@ fn result(capture: Capture, ended: Ended, duration_ms: u64) -> wire::ExecResult 
         duration_ms,
         truncated: wire::Truncated { stdout: stdout_cut, stderr: stderr_cut },
         timed_out,
-    }
+    };
+    (result, [out, err])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::Memory;
 
     #[track_caller]
     fn check(pieces: &[&[u8]], most: usize, expected: (Option<&str>, Option<&str>, bool)) {
-        let mut kept = Kept::new(most);
+        let mut kept = Kept::new(most, Memory::new(1 << 20).share());
         pieces.iter().for_each(|piece| kept.push(piece));
-        let (text, base64, cut) = kept.finish();
+        let (text, base64, cut, _) = kept.finish();
         assert_eq!((text.as_deref(), base64.as_deref(), cut), expected);
     }
 
@@ -276,6 +297,18 @@ mod tests {
         check(&["aé".as_bytes()], 2, (Some("a"), None, true));
         check(&[b"a\xc3"], 2, (None, Some("YcM="), false));
         check(&[b"x"], 0, (Some(""), None, true));
+    }
+
+    /// A server that has no memory left keeps less and says so.
+    #[test]
+    fn output_is_cut_when_memory_is_short() {
+        let memory = Memory::new(16 * 1024);
+        let mut kept = Kept::new(1 << 20, memory.share());
+        kept.push(&[b'x'; 10 * 1024]);
+        kept.push(&[b'x'; 10 * 1024]);
+        kept.push(b"x");
+        let (text, _, cut, _share) = kept.finish();
+        assert_eq!((text.unwrap().len(), cut), (10 * 1024, true));
     }
 
     #[test]

@@ -177,13 +177,15 @@ async fn refusal(answer: http::Response<Answer>) -> Result<ApiError, ApiError> {
     let body = small(answer.into_body()).await?;
     let plain: Plain = serde_json::from_slice(&body).unwrap_or_default();
     let code = match status {
-        StatusCode::BAD_REQUEST | StatusCode::RANGE_NOT_SATISFIABLE => {
-            connect::Code::InvalidArgument
-        }
+        StatusCode::BAD_REQUEST => connect::Code::InvalidArgument,
+        StatusCode::RANGE_NOT_SATISFIABLE => connect::Code::OutOfRange,
+        StatusCode::CONFLICT => connect::Code::AlreadyExists,
         StatusCode::UNAUTHORIZED => connect::Code::Unauthenticated,
         StatusCode::FORBIDDEN => connect::Code::PermissionDenied,
         StatusCode::NOT_FOUND => connect::Code::NotFound,
-        StatusCode::INSUFFICIENT_STORAGE => connect::Code::ResourceExhausted,
+        StatusCode::INSUFFICIENT_STORAGE | StatusCode::TOO_MANY_REQUESTS => {
+            connect::Code::ResourceExhausted
+        }
         _ => connect::Code::Unknown,
     };
     Ok(ApiError::guest_refused(&connect::Error::new(code, plain.message)))

@@ -38,7 +38,7 @@ pub(crate) async fn create(
     State(app): State<App>,
     caller: Authenticated,
     headers: HeaderMap,
-    input::Json(create): input::Json<wire::CreateSandbox>,
+    input::Json(create, _): input::Json<wire::CreateSandbox>,
 ) -> Result<(StatusCode, Json<wire::Sandbox>), ApiError> {
     let new = new_sandbox(create, &headers)?;
     let sandbox = app.control.create_sandbox(&caller.0, new).await?;
@@ -130,7 +130,7 @@ pub(crate) async fn set_timeout(
     State(app): State<App>,
     caller: Authenticated,
     input::Id(id): input::Id<SandboxId>,
-    input::Json(set): input::Json<wire::SetTimeout>,
+    input::Json(set, _): input::Json<wire::SetTimeout>,
 ) -> Result<Json<wire::Sandbox>, ApiError> {
     let timeout = Timeout::seconds(set.timeout_seconds.into())?;
     Ok(Json(view(app.control.set_timeout(&caller.0, &id, timeout).await?)))

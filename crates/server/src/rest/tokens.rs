@@ -22,7 +22,7 @@ use crate::{app::App, caller::Authenticated, error::ApiError, input};
 pub(crate) async fn create(
     State(app): State<App>,
     caller: Authenticated,
-    input::Json(create): input::Json<wire::CreateToken>,
+    input::Json(create, _): input::Json<wire::CreateToken>,
 ) -> Result<(StatusCode, Json<wire::NewToken>), ApiError> {
     let scopes: Result<_, _> = create.scopes.iter().map(|scope| scope.parse()).collect();
     let scopes = scopes.and_then(Scopes::new).map_err(|error| ApiError::field("scopes", error))?;
