@@ -1,0 +1,402 @@
+//! Sandboxes as virtual machines under QEMU.
+//!
+//! ```text
+//!  image ──boot once──► template (sealed memory + device state)
+//!                           │ mapped privately, state loaded
+//!            ┌──────────────┼──────────────┐
+//!         machine        machine        machine     one per sandbox: own user,
+//!                                                   namespaces, cgroup, jail
+//! ```
+//!
+//! [`QemuBackend`] keeps one folder for each sandbox and can do everything from
+//! it, so a restart of the server loses nothing: [`record`] says how a machine is
+//! found again. One lock for each sandbox orders what is done to it; the lock is
+//! held by the work itself, also when the caller stops waiting.
+//!
+//! What must hold:
+//!
+//! - No machine has a network device or sees a path of the host ([`command`]).
+//! - No machine runs unconfined, not even for a moment ([`jail`]).
+//! - No machine can change what another one starts from ([`memfd`]).
+//! - What exists has a folder; a folder goes last.
+
+use std::{
+    collections::HashMap,
+    fmt, io,
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use async_trait::async_trait;
+use domain::{id::SandboxId, image::digest::Digest, isolation::IsolationClass};
+use sandbox::{
+    backend::{Backend, BackendError, Pipe},
+    spec::SandboxSpec,
+};
+use tokio::sync::OwnedMutexGuard;
+use tracing::info;
+
+mod build;
+mod cgroup;
+mod clock;
+mod clone;
+mod command;
+mod console;
+mod cpio;
+mod host;
+pub mod jail;
+mod launch;
+mod link;
+mod machine;
+mod memfd;
+mod pidfd;
+pub mod probe;
+mod qmp;
+mod record;
+mod stub;
+mod template;
+mod uids;
+
+pub use command::Accelerator;
+pub use jail::order::Lifetime;
+
+use host::Host;
+use machine::Machine;
+use probe::{Places, Probe, Verdict};
+use record::Folder;
+use template::{Template, Templates, blocking, boot::Boot};
+use uids::Uids;
+
+/// Where the users of live machines are locked, for all of the host.
+const UIDS: &str = "/run/coldframe/uids";
+/// How long a machine may take to go.
+const REMOVAL: Duration = Duration::from_secs(15);
+
+/// How machines are made.
+#[derive(Clone)]
+pub struct QemuConfig {
+    /// The program, such as `/usr/bin/qemu-system-x86_64`.
+    pub qemu: PathBuf,
+    /// Folder for jails and templates, which every process of this host shares.
+    pub state_dir: PathBuf,
+    /// Folder for running machines. It belongs to one process at a time: what it
+    /// holds, that process lists and may remove.
+    pub run_dir: PathBuf,
+    /// The program that runs [`jail::main`] when its argument is `jail`.
+    pub jailer: PathBuf,
+    /// The guest's init, which every machine boots into.
+    pub guestd: Arc<[u8]>,
+    /// First of the users that machines run as.
+    pub uid_base: u32,
+    /// Whether machines outlive this process.
+    pub lifetime: Lifetime,
+}
+
+/// Why machines cannot be made here.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The host lacks something; the text says what, and what to do.
+    #[error("{subject}: {found}; {remedy}")]
+    Unusable {
+        /// What was looked at.
+        subject: &'static str,
+        /// What was found.
+        found: String,
+        /// What to do.
+        remedy: String,
+    },
+    /// The state folder cannot be used.
+    #[error("the state folder cannot be used")]
+    State(#[from] io::Error),
+}
+
+/// Makes virtual machines.
+pub struct QemuBackend {
+    host: Arc<Host>,
+    templates: Templates,
+    run: PathBuf,
+    lifetime: Lifetime,
+    slots: Mutex<HashMap<SandboxId, Slot>>,
+}
+
+/// What this process knows about one sandbox.
+#[derive(Clone, Default)]
+struct Slot {
+    /// Held by whoever changes the sandbox.
+    gate: Arc<tokio::sync::Mutex<()>>,
+    machine: Arc<Mutex<Option<Arc<Machine>>>>,
+}
+
+impl fmt::Debug for QemuConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QemuConfig")
+            .field("qemu", &self.qemu)
+            .field("state_dir", &self.state_dir)
+            .field("lifetime", &self.lifetime)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for QemuBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QemuBackend")
+            .field("accelerator", &self.host.accelerator)
+            .field("run", &self.run)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Looks at this host, check by check. Blocks for up to some seconds.
+pub fn probe(config: &QemuConfig) -> Result<Probe, OpenError> {
+    std::fs::create_dir_all(&config.state_dir)?;
+    let uids = Uids::open(UIDS.into(), config.uid_base)?;
+    Ok(probe::probe(&places(config, &uids)))
+}
+
+fn places<'a>(config: &'a QemuConfig, uids: &'a Uids) -> Places<'a> {
+    Places { qemu: &config.qemu, jailer: &config.jailer, state: &config.state_dir, uids }
+}
+
+impl QemuBackend {
+    /// Opens the state folder. Blocks for up to some seconds when this host was
+    /// not looked at since it started, and for a millisecond otherwise.
+    pub fn open(config: QemuConfig) -> Result<Self, OpenError> {
+        let state = &config.state_dir;
+        std::fs::create_dir_all(state)?;
+        std::fs::create_dir_all(&config.run_dir)?;
+        let uids = Uids::open(UIDS.into(), config.uid_base)?;
+        let known = probe::remembered(state).filter(|_| probe::is_root());
+        let findings = match known {
+            Some(findings) => findings,
+            None => usable(probe::probe(&places(&config, &uids)))?,
+        };
+        let hierarchy = probe::hierarchy()?;
+        let host = Host {
+            launcher: launch::Launcher::new(config.jailer, findings.build)?,
+            hierarchy,
+            uids,
+            accelerator: findings.accelerator,
+            tsc_khz: findings.tsc_khz,
+            guest_digest: Digest::of(&config.guestd),
+            guest: config.guestd,
+        };
+        Ok(Self {
+            host: Arc::new(host),
+            templates: Templates::open(state.join("templates"))?,
+            run: config.run_dir,
+            lifetime: config.lifetime,
+            slots: Mutex::default(),
+        })
+    }
+
+    /// How machines run here.
+    pub fn accelerator(&self) -> Accelerator {
+        self.host.accelerator
+    }
+
+    async fn template(&self, spec: &SandboxSpec) -> Result<Arc<Template>, BackendError> {
+        let qemu = self.host.launcher.build().digest;
+        let key = template::key(spec, self.host.accelerator, qemu, self.host.guest_digest);
+        let boot = Boot { host: &self.host, tsc_khz: self.host.tsc_khz };
+        self.templates.get(key, spec, &boot).await
+    }
+
+    fn slot(&self, id: &SandboxId) -> Slot {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.entry(id.clone()).or_default().clone()
+    }
+
+    fn forget(&self, id: &SandboxId) {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.remove(id);
+    }
+
+    fn site(&self, id: &SandboxId) -> Site {
+        Site {
+            host: Arc::clone(&self.host),
+            folder: Folder::of(&self.run, id),
+            group: self.host.hierarchy.group(id.as_str()),
+        }
+    }
+
+    /// The machine of a sandbox, watched from now on if it was not before.
+    async fn machine(&self, id: &SandboxId) -> Result<Arc<Machine>, BackendError> {
+        let known = |slot: &Slot| {
+            slot.machine.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        };
+        let site = self.site(id);
+        if !site.folder.exists() {
+            return Err(BackendError::NotFound);
+        }
+        let slot = self.slot(id);
+        if let Some(machine) = known(&slot) {
+            return Ok(machine);
+        }
+        let _gate = slot.gate.lock().await;
+        if let Some(machine) = known(&slot) {
+            return Ok(machine);
+        }
+        let record = site.folder.read();
+        let handle = record.process.filter(|_| record.complete).and_then(|one| one.open());
+        let handle = handle.ok_or(BackendError::NotFound)?;
+        let machine = Machine::watch(site.folder, site.group, handle, None, None)
+            .map_err(|source| BackendError::failed("watching the machine", source))?;
+        let machine = Arc::new(machine);
+        let mut place = slot.machine.lock().unwrap_or_else(PoisonError::into_inner);
+        *place = Some(Arc::clone(&machine));
+        Ok(machine)
+    }
+}
+
+/// The first thing that is missing, or what was found.
+fn usable(probe: Probe) -> Result<probe::Findings, OpenError> {
+    let missing = probe.checks.into_iter().find(|check| check.verdict == Verdict::Missing);
+    if let Some(check) = missing {
+        return Err(OpenError::Unusable {
+            subject: check.subject,
+            found: check.found,
+            remedy: check.remedy.unwrap_or_default(),
+        });
+    }
+    probe.findings.ok_or_else(|| io::Error::other("the host could not be looked at").into())
+}
+
+/// Everything a sandbox takes on this host.
+#[derive(Clone, Debug)]
+struct Site {
+    host: Arc<Host>,
+    folder: Folder,
+    group: cgroup::Group,
+}
+
+impl Site {
+    /// Removes all of it, whatever there is. Blocks.
+    fn remove(&self) -> Result<(), BackendError> {
+        let failed = |source: io::Error| BackendError::failed("removing the sandbox", source);
+        let deadline = Instant::now() + REMOVAL;
+        let record = self.folder.read();
+        let process = record.process.and_then(|process| process.open());
+        let left = self.group.kill(deadline);
+        if !left.is_empty() {
+            // It keeps its folder, so it stays listed, and its user stays taken.
+            let text = format!("these processes do not end: {left:?}");
+            return Err(failed(io::Error::other(text)));
+        }
+        if let Some(process) = process {
+            // It has left its group and may need a moment for the rest.
+            pidfd::wait(&process, deadline.saturating_duration_since(Instant::now()))
+                .map_err(failed)?;
+            pidfd::take_status(&process);
+        }
+        self.group.remove(deadline).map_err(failed)?;
+        self.folder.remove().map_err(failed)?;
+        if let Some(uid) = record.uid {
+            self.host.uids.release(uid);
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Backend for QemuBackend {
+    fn name(&self) -> &'static str {
+        "qemu"
+    }
+
+    fn isolation(&self) -> IsolationClass {
+        IsolationClass::Microvm
+    }
+
+    async fn prepare(&self, spec: &SandboxSpec) -> Result<(), BackendError> {
+        host::room(&spec.resources)?;
+        self.template(spec).await.map(drop)
+    }
+
+    async fn create(&self, id: &SandboxId, spec: &SandboxSpec) -> Result<(), BackendError> {
+        let begun = Instant::now();
+        host::room(&spec.resources)?;
+        let template = self.template(spec).await?;
+        let template_us = micros(begun);
+
+        let slot = self.slot(id);
+        let gate = Arc::new(Arc::clone(&slot.gate).lock_owned().await);
+        let site = self.site(id);
+        if site.folder.exists() {
+            let record = site.folder.read();
+            if record.complete && record.process.is_some_and(|process| process.open().is_some()) {
+                return Ok(());
+            }
+            remove(site.clone(), Arc::clone(&gate)).await?;
+        }
+        let order = clone::Order { template, spec: spec.clone(), lifetime: self.lifetime };
+        match clone::start(site.clone(), order, Arc::clone(&gate)).await {
+            Ok((machine, steps)) => {
+                let mut place = slot.machine.lock().unwrap_or_else(PoisonError::into_inner);
+                *place = Some(Arc::new(machine));
+                info!(
+                    sandbox.id = %id,
+                    template_us,
+                    spawn_us = steps.spawn_us,
+                    qmp_us = steps.qmp_us,
+                    load_us = steps.load_us,
+                    total_us = micros(begun),
+                    "created the machine of sandbox {id}",
+                );
+                Ok(())
+            }
+            Err(error) => {
+                remove(site, gate).await?;
+                self.forget(id);
+                Err(error)
+            }
+        }
+    }
+
+    async fn connect(&self, id: &SandboxId) -> Result<Box<dyn Pipe>, BackendError> {
+        let machine = self.machine(id).await?;
+        let pipe = machine.connect().await;
+        let pipe =
+            pipe.map_err(|source| BackendError::failed("connecting to the guest", source))?;
+        Ok(Box::new(pipe))
+    }
+
+    async fn wait(&self, id: &SandboxId) -> String {
+        match self.machine(id).await {
+            Ok(machine) => machine.ended().await,
+            Err(_) => "the machine is gone; nobody saw it end".to_owned(),
+        }
+    }
+
+    async fn destroy(&self, id: &SandboxId) -> Result<(), BackendError> {
+        let slot = self.slot(id);
+        let gate = Arc::new(Arc::clone(&slot.gate).lock_owned().await);
+        remove(self.site(id), gate).await?;
+        slot.machine.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.forget(id);
+        Ok(())
+    }
+
+    async fn list(&self) -> Result<Vec<SandboxId>, BackendError> {
+        let run = self.run.clone();
+        let listing = blocking(move || Folder::list(&run)).await;
+        listing.map_err(|source| BackendError::failed("listing sandboxes", source))
+    }
+
+    async fn console(&self, id: &SandboxId) -> Result<Vec<u8>, BackendError> {
+        Ok(self.machine(id).await?.console().await)
+    }
+}
+
+/// Removes a sandbox. The gate is held until that is done, also if nobody waits.
+async fn remove(site: Site, gate: Arc<OwnedMutexGuard<()>>) -> Result<(), BackendError> {
+    let removal = tokio::task::spawn_blocking(move || {
+        let _gate = gate;
+        site.remove()
+    });
+    removal.await.map_err(|source| BackendError::failed("removing the sandbox", source))?
+}
+
+fn micros(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX)
+}

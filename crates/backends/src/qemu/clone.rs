@@ -1,0 +1,150 @@
+//! Makes a sandbox's machine: a clone of its template.
+//!
+//! Intent is written down first, then each thing before the next is made. QEMU
+//! is told everything at once, while it still starts; it runs the machine by
+//! itself as soon as the device state is loaded. The link is connected before
+//! that, so that the guest finds its port as open as it was in the template.
+
+use std::{
+    fs::File,
+    os::fd::AsFd as _,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use sandbox::{backend::BackendError, spec::SandboxSpec};
+use serde_json::json;
+use tokio::{net::UnixStream, sync::OwnedMutexGuard, time::timeout};
+
+use super::{
+    Site,
+    command::{Machine as Line, Purpose, number},
+    console,
+    host::{Start, Started},
+    jail::order::Lifetime,
+    launch::LaunchError,
+    machine::Machine,
+    memfd, micros,
+    qmp::Qmp,
+    record::Record,
+    template::{
+        Template,
+        boot::{capabilities, migrated},
+    },
+};
+
+/// How long QEMU may take to start and load the state. A busy host is slow.
+const LOADING: Duration = Duration::from_secs(60);
+
+/// What to clone.
+#[derive(Debug)]
+pub(super) struct Order {
+    pub(super) template: Arc<Template>,
+    pub(super) spec: SandboxSpec,
+    pub(super) lifetime: Lifetime,
+}
+
+/// How long each step took.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Steps {
+    /// Until QEMU was executed, confined.
+    pub(super) spawn_us: u64,
+    /// Until QEMU answered.
+    pub(super) qmp_us: u64,
+    /// Until the machine ran.
+    pub(super) load_us: u64,
+}
+
+/// Makes the machine. On error, what exists is to be removed by the caller.
+pub(super) async fn start(
+    site: Site,
+    order: Order,
+    gate: Arc<OwnedMutexGuard<()>>,
+) -> Result<(Machine, Steps), BackendError> {
+    let starting = Instant::now();
+    let work = {
+        let site = site.clone();
+        tokio::task::spawn_blocking(move || {
+            // Held by the work, not by who waits for it: nothing else may touch
+            // the sandbox before this is done.
+            let _gate = gate;
+            spawn(&site, &order)
+        })
+    };
+    let failed = |source| BackendError::failed("starting the virtual machine", source);
+    let started = work.await.map_err(|error| failed(error.into()))?;
+    let started = started.map_err(|error| failed(error.into()))?;
+    let spawn_us = micros(starting);
+
+    let loaded = timeout(LOADING, load(&site)).await;
+    let loaded = loaded.unwrap_or_else(|_| {
+        Err(format!("QEMU was not ready after {} seconds", LOADING.as_secs()).into())
+    });
+    let (qmp, link, qmp_us, load_us) = loaded.map_err(|cause| failed(explain(&site, cause)))?;
+    let complete = Record {
+        process: Some(started.process),
+        complete: true,
+        ..site.folder.read()
+    };
+    site.folder.write(&complete).map_err(|error| failed(error.into()))?;
+    let machine = Machine::watch(site.folder, site.group, started.handle, Some(qmp), Some(link));
+    let machine = machine.map_err(|error| failed(error.into()))?;
+    Ok((machine, Steps { spawn_us, qmp_us, load_us }))
+}
+
+type Cause = Box<dyn std::error::Error + Send + Sync>;
+
+fn spawn(site: &Site, order: &Order) -> Result<Started, LaunchError> {
+    site.folder.create()?;
+    let claim = site.host.uids.claim()?;
+    let mut record = Record { uid: Some(claim.uid), ..Record::default() };
+    site.folder.write(&record)?;
+    let template = &order.template;
+    let rootfs = File::open(&order.spec.image.rootfs)?;
+    let state = memfd::reopen(template.state.as_fd())?;
+    let started = site.host.start(Start {
+        folder: &site.folder,
+        group: &site.group,
+        machine: Line {
+            accelerator: site.host.accelerator,
+            resources: order.spec.resources,
+            purpose: Purpose::Clone,
+        },
+        claim,
+        lifetime: order.lifetime,
+        max_file_bytes: 0,
+        descriptors: vec![
+            (rootfs.as_fd(), number::ROOTFS),
+            (template.kernel.as_fd(), number::KERNEL),
+            (template.memory.as_fd(), number::MEMORY),
+            (state.as_fd(), number::STATE),
+        ],
+    })?;
+    record.process = Some(started.process.clone());
+    site.folder.write(&record)?;
+    Ok(started)
+}
+
+async fn load(site: &Site) -> Result<(Qmp, UnixStream, u64, u64), Cause> {
+    let begun = Instant::now();
+    let mut qmp = Qmp::connect(&site.folder.qmp()).await?;
+    let link = UnixStream::connect(site.folder.link()).await?;
+    qmp.answer("qmp_capabilities", LOADING).await?;
+    let qmp_us = micros(begun);
+    let begun = Instant::now();
+    qmp.send("migrate-set-capabilities", capabilities()).await?;
+    let uri = format!("fd:{}", number::STATE);
+    qmp.send("migrate-incoming", json!({ "uri": uri })).await?;
+    qmp.answer("migrate-incoming", LOADING).await?;
+    migrated(&mut qmp).await?;
+    Ok((qmp, link, qmp_us, micros(begun)))
+}
+
+/// Adds QEMU's own last words, which name the cause.
+fn explain(site: &Site, cause: Cause) -> Cause {
+    let complaint = std::fs::read(site.folder.complaints()).unwrap_or_default();
+    match console::last_line(&complaint) {
+        Some(line) => format!("{cause}; QEMU said: {line}").into(),
+        None => cause,
+    }
+}

@@ -1,0 +1,125 @@
+//! Keys and templates on disk, without a machine.
+
+use std::path::PathBuf;
+
+use domain::{
+    image::{FileEntry, Files, Image, Manifest, facts::Facts},
+    size::{Resources, SizeClass},
+};
+
+use super::{disk::Captured, *};
+
+fn spec(image: &[u8], kernel: &[u8], size: SizeClass) -> SandboxSpec {
+    let entry = |content: &[u8]| FileEntry { size: 1, sha256: Digest::of(content) };
+    let files =
+        Files { vmlinuz: entry(kernel), modules: entry(b"modules"), rootfs: entry(b"rootfs") };
+    let name: domain::image::ImageName = "base".parse().unwrap();
+    let manifest = Manifest {
+        format: 1,
+        name: name.clone(),
+        release: String::new(),
+        kernel_release: String::new(),
+        source_date_epoch: 0,
+        recipe: Digest::of(b"recipe"),
+        tools: Default::default(),
+        user: "user".into(),
+        environment: Default::default(),
+        files,
+        facts: Facts::default(),
+        inputs: Vec::new(),
+    };
+    let digest = Digest::of(image);
+    let path = PathBuf::new();
+    let (kernel, modules, rootfs) = (path.clone(), path.clone(), path);
+    let image = Image { name, digest, kernel, modules, rootfs, manifest };
+    SandboxSpec { image, resources: Resources::of(size) }
+}
+
+#[test]
+fn everything_that_decides_the_content_changes_the_key() {
+    let (qemu, guest) = (Digest::of(b"qemu"), Digest::of(b"guest"));
+    let base = spec(b"image", b"kernel", SizeClass::Small);
+    let mut keys = vec![
+        key(&base, Accelerator::Tcg, qemu, guest),
+        key(&base, Accelerator::Kvm, qemu, guest),
+        key(&base, Accelerator::Tcg, guest, guest),
+        key(&base, Accelerator::Tcg, qemu, qemu),
+        key(&spec(b"other", b"kernel", SizeClass::Small), Accelerator::Tcg, qemu, guest),
+        key(&spec(b"image", b"other", SizeClass::Small), Accelerator::Tcg, qemu, guest),
+        key(&spec(b"image", b"kernel", SizeClass::Medium), Accelerator::Tcg, qemu, guest),
+    ];
+    let mut fuller = base.clone();
+    fuller.resources.disk_mib += 1;
+    keys.push(key(&fuller, Accelerator::Tcg, qemu, guest));
+    assert_eq!(keys[0], key(&base.clone(), Accelerator::Tcg, qemu, guest));
+    let count = keys.len();
+    keys.sort();
+    keys.dedup();
+    assert_eq!(keys.len(), count);
+}
+
+/// A captured machine of 64 pages: page 3 and 4 used, page 9 zeros.
+fn captured() -> Captured {
+    let memory = memfd::memory("test", 64 * 4096).unwrap();
+    rustix::io::pwrite(&memory, &[7; 2 * 4096], 3 * 4096).unwrap();
+    rustix::io::pwrite(&memory, &[0; 4096], 9 * 4096).unwrap();
+    Captured { memory, state: memfd::sealed("test", &[b"devices"]).unwrap(), tsc_khz: 2_000_000 }
+}
+
+fn kernel(folder: &std::path::Path) -> PathBuf {
+    let mut head = vec![0; 64 * 512];
+    head[0x202..0x206].copy_from_slice(b"HdrS");
+    let path = folder.join("kernel");
+    fs::write(&path, head).unwrap();
+    path
+}
+
+#[test]
+fn a_template_comes_back_from_disk_as_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let (key, kernel) = (Digest::of(b"key"), kernel(folder.path()));
+    let load = |tsc_khz| disk::load(folder.path(), key, tsc_khz, &kernel).unwrap();
+    assert!(load(2_000_000).is_none());
+    disk::store(folder.path(), key, &captured()).unwrap();
+    let template = load(2_000_000).unwrap();
+    let mut memory = vec![1; 64 * 4096];
+    rustix::io::pread(&template.memory, &mut memory, 0).unwrap();
+    assert!(memory[3 * 4096..5 * 4096].iter().all(|byte| *byte == 7));
+    assert_eq!(memory.iter().filter(|byte| **byte != 0).count(), 2 * 4096);
+    // Only what is used takes memory.
+    assert_eq!(template.used_bytes, 2 * 4096);
+    assert_eq!(rustix::io::pwrite(&template.memory, b"x", 0), Err(rustix::io::Errno::PERM));
+
+    // A little drift of the clock is fine; another machine's is not.
+    assert!(load(2_000_100).is_some());
+    assert!(load(2_100_000).is_none());
+}
+
+#[test]
+fn a_damaged_template_is_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let (key, kernel) = (Digest::of(b"key"), kernel(folder.path()));
+    for (name, content) in
+        [("memory", "x"), ("state", "y"), ("manifest.json", "{"), ("memory", "")]
+    {
+        disk::store(folder.path(), key, &captured()).unwrap();
+        fs::write(folder.path().join(super::name(key)).join(name), content).unwrap();
+        assert!(disk::load(folder.path(), key, 2_000_000, &kernel).unwrap().is_none(), "{name}");
+    }
+}
+
+#[test]
+fn the_least_wanted_templates_are_forgotten() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys: Vec<_> = (0..4u8).map(|n| Digest::of(&[n])).collect();
+    for key in &keys {
+        disk::store(folder.path(), *key, &captured()).unwrap();
+    }
+    let kernel = kernel(folder.path());
+    fs::rename(&kernel, folder.path().join("kernel.bin")).unwrap();
+    let kernel = folder.path().join("kernel.bin");
+    disk::load(folder.path(), keys[0], 2_000_000, &kernel).unwrap().unwrap();
+    disk::forget_oldest(folder.path(), 2).unwrap();
+    let there = |key: &Digest| folder.path().join(name(*key)).exists();
+    assert_eq!(keys.iter().map(there).collect::<Vec<_>>(), [true, false, false, true]);
+}

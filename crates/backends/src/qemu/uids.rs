@@ -1,0 +1,121 @@
+//! A user of its own for each live machine.
+//!
+//! Whoever holds the lock on a user's file has the user. The descriptor goes
+//! to the machine, so the user is free exactly when the machine and its maker are
+//! both gone, and never because of a crash in between. The files are shared by
+//! every Coldframe process of the host, whatever its state folder.
+
+use std::{
+    fs::{self, File},
+    io,
+    os::{
+        fd::OwnedFd,
+        unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+    },
+    path::PathBuf,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use rustix::fs::FlockOperation;
+
+/// How many users there are.
+const COUNT: u32 = 65_536;
+
+/// The users that machines can have.
+#[derive(Debug)]
+pub(super) struct Uids {
+    folder: PathBuf,
+    base: u32,
+    /// Where to look first: a user is not used again at once.
+    next: AtomicU32,
+}
+
+/// A user that nobody else has, for as long as a copy of the lock is open.
+#[derive(Debug)]
+pub(super) struct Claim {
+    pub(super) uid: u32,
+    pub(super) lock: OwnedFd,
+}
+
+impl Uids {
+    /// Takes the folder of the locks and the first user.
+    pub(super) fn open(folder: PathBuf, base: u32) -> io::Result<Self> {
+        fs::create_dir_all(&folder)?;
+        // Processes that start together should not all try the same users.
+        let next = AtomicU32::new(std::process::id().wrapping_mul(251) % COUNT);
+        Ok(Self { folder, base, next })
+    }
+
+    /// Takes a free user.
+    pub(super) fn claim(&self) -> io::Result<Claim> {
+        for _ in 0..COUNT {
+            let uid = self.base + self.next.fetch_add(1, Ordering::Relaxed) % COUNT;
+            if let Some(lock) = self.lock(uid)? {
+                return Ok(Claim { uid, lock: lock.into() });
+            }
+        }
+        Err(io::Error::other("every user for sandboxes is taken"))
+    }
+
+    /// Removes the file of a user whose machine is gone.
+    pub(super) fn release(&self, uid: u32) {
+        if let Ok(Some(_lock)) = self.lock(uid) {
+            // A file that stays behind is found unlocked by the next claim.
+            fs::remove_file(self.path(uid)).unwrap_or_default();
+        }
+    }
+
+    fn lock(&self, uid: u32) -> io::Result<Option<File>> {
+        let path = self.path(uid);
+        let file = File::options().create(true).append(true).mode(0o600).open(&path)?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::AGAIN) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+        // Somebody may have removed the file between opening and locking it.
+        // The lock then is on a file that nobody else will find.
+        let same = fs::metadata(&path).is_ok_and(|now| {
+            file.metadata().is_ok_and(|ours| (ours.dev(), ours.ino()) == (now.dev(), now.ino()))
+        });
+        Ok(same.then_some(file))
+    }
+
+    fn path(&self, uid: u32) -> PathBuf {
+        self.folder.join(uid.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_live_machines_never_share_a_user() {
+        let folder = tempfile::tempdir().unwrap();
+        let one = Uids::open(folder.path().into(), 1000).unwrap();
+        let other = Uids::open(folder.path().into(), 1000).unwrap();
+        let claims: Vec<_> =
+            (0..50).flat_map(|_| [one.claim().unwrap(), other.claim().unwrap()]).collect();
+        let mut uids: Vec<_> = claims.iter().map(|claim| claim.uid).collect();
+        uids.sort_unstable();
+        uids.dedup();
+        assert_eq!(uids.len(), 100);
+    }
+
+    #[test]
+    fn a_user_is_taken_as_long_as_a_copy_of_the_lock_is_open() {
+        let folder = tempfile::tempdir().unwrap();
+        let uids = Uids::open(folder.path().into(), 1000).unwrap();
+        let claim = uids.claim().unwrap();
+        let machine = claim.lock.try_clone().unwrap();
+        let uid = claim.uid;
+        drop(claim);
+        assert!(uids.lock(uid).unwrap().is_none());
+        uids.release(uid);
+        assert!(folder.path().join(uid.to_string()).exists());
+        drop(machine);
+        uids.release(uid);
+        assert!(!folder.path().join(uid.to_string()).exists());
+    }
+}

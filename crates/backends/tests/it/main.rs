@@ -1,0 +1,14 @@
+//! The QEMU backend with real machines.
+//!
+//! They need root, QEMU, an image and the guest program; the environment says
+//! where the last two are (`rig`). A test that cannot run says why and does
+//! nothing else.
+
+#![allow(clippy::unwrap_used, reason = "what cannot be unwrapped has failed the test")]
+
+mod confinement;
+mod contract;
+mod endings;
+mod rig;
+mod scale;
+mod survival;
