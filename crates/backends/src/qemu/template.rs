@@ -32,7 +32,7 @@ pub(super) mod boot;
 pub(super) mod disk;
 
 /// Changes whenever an older template must not be used by this version.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// How many templates stay on disk.
 const KEPT: usize = 16;
 

@@ -1,9 +1,8 @@
 //! The one cold boot behind every clone of a template.
 //!
 //! The machine boots with memory that is shared with us, the guest is asked to
-//! touch what every sandbox will need, then the machine is stopped while the
-//! link is connected and quiet, its device state is written out, and it is let
-//! go. Its memory is then ours alone.
+//! touch what every sandbox will need, then the device state is written out, which
+//! stops the machine while the link is connected and quiet, and it is let go. Its memory is then ours alone.
 //!
 //! Whatever happens, also when the caller stops waiting, nothing of the attempt
 //! is left: [`Attempt`] removes it when it goes.
@@ -273,10 +272,10 @@ async fn health(link: &Link) -> std::io::Result<bool> {
     Ok(head.starts_with(b"HTTP/1.1 2"))
 }
 
-/// Stops the machine and takes the state of its devices.
+/// Takes the state of the devices, which stops the machine.
 async fn capture(qmp: &mut Qmp) -> Result<OwnedFd, Cause> {
     let state = memfd::memory("coldframe-state", 0)?;
-    qmp.execute("stop", json!({}), STEP).await?;
+    // Not stopped before: what is captured running runs at once in a clone.
     qmp.execute("migrate-set-capabilities", capabilities(), STEP).await?;
     qmp.send_with("getfd", json!({ "fdname": "state" }), state.as_fd()).await?;
     qmp.answer("getfd", STEP).await?;
