@@ -33,6 +33,20 @@ async fn a_body_that_is_too_large_is_answered_with_the_limit() {
     app.stop().await;
 }
 
+/// A client that is busy sending when it is refused reads the answer; a reset
+/// would take it away.
+#[tokio::test]
+async fn a_refusal_in_the_middle_of_an_upload_arrives() {
+    let app = App::start().await;
+    let path = format!("/v1/sandboxes/{}/files?path=/x", testkit::fixtures::sandbox_id());
+    let kind = Some("application/octet-stream");
+    for _ in 0..5 {
+        let (status, code, _) = post(&app, &path, kind, vec![0; 20 << 20]).await;
+        assert_eq!((status, code.as_str()), (404, "not_found"));
+    }
+    app.stop().await;
+}
+
 #[tokio::test]
 async fn a_wrong_content_type_is_refused() {
     let app = App::start().await;
