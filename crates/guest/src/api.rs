@@ -63,7 +63,7 @@ struct Api {
 
 /// Runs the API with the channel and the listener that init passed.
 pub(crate) fn run() -> io::Result<()> {
-    crate::privilege::give_up_everything(UID)?;
+    crate::privilege::give_up_everything(UID, UID, &[])?;
     // SAFETY: init passes a socket and a listener to this role as the descriptors
     // 3 and 4, and nothing else in this process has taken them.
     let (stream, listener) = unsafe {

@@ -19,7 +19,7 @@ pub(crate) enum Remaining {
 ///
 /// # Errors
 /// Any step that failed, or any right that is left. The process must end.
-pub(crate) fn give_up_everything(uid: u32) -> io::Result<()> {
+pub(crate) fn give_up_everything(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
     control(libc::PR_SET_NO_NEW_PRIVS, 1)?;
     control(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL as libc::c_ulong)?;
     for capability in 0..64 {
@@ -30,7 +30,7 @@ pub(crate) fn give_up_everything(uid: u32) -> io::Result<()> {
             Err(error) => return Err(error),
         }
     }
-    change_account(uid, uid, &[])?;
+    change_account(uid, gid, groups)?;
     // Changing the account has done this already unless an administrator of the
     // image changed `fs.suid_dumpable`.
     control(libc::PR_SET_DUMPABLE, 0)?;

@@ -30,7 +30,7 @@ const MAX_TIME: Duration = Duration::from_secs(30);
 
 /// Runs the relay on the two listeners that init bound.
 pub(crate) fn run() -> io::Result<()> {
-    crate::privilege::give_up_everything(UID)?;
+    crate::privilege::give_up_everything(UID, UID, &[])?;
     // SAFETY: init passes exactly two listeners to this role, as the descriptors
     // 3 and 4, and nothing else in this process has taken them.
     let listeners = [3, 4].map(|fd| StdListener::from(unsafe { OwnedFd::from_raw_fd(fd) }));

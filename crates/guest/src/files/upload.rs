@@ -1,0 +1,297 @@
+//! `POST /files`: one file as the body, or several as parts.
+//!
+//! A file is made, given its owner and then written in place, in that order:
+//! watchers count on it. Nothing is collected in memory; a file that cannot
+//! take what comes makes the sender wait. What was written of an upload that
+//! breaks off stays.
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    os::unix::fs::{OpenOptionsExt as _, fchown},
+    path::PathBuf,
+    rc::Rc,
+};
+
+use bytes::{Buf as _, Bytes};
+use flate2::read::MultiGzDecoder;
+use guest_protocol::filesystem::WriteInfo;
+use http_body_util::BodyExt as _;
+use hyper::{
+    Request, Response, StatusCode,
+    body::Incoming,
+    header::{CONTENT_ENCODING, CONTENT_TYPE},
+};
+use tokio::{
+    sync::mpsc,
+    task::{JoinHandle, spawn_blocking},
+};
+
+use super::{
+    Worker, directories,
+    failure::{Failure, Kind},
+    metadata::{self, Metadata},
+    multipart::{Event, Multipart},
+    query::Query,
+};
+use crate::http::body::{self, Body};
+
+/// Pieces that wait for the disk.
+const QUEUE: usize = 4;
+/// What is still read of a body whose file has failed, so that the client gets
+/// to read the answer.
+const MAX_DISCARDED: u64 = 256 * 1024 * 1024;
+
+/// Writes what the body holds.
+pub(crate) async fn answer(worker: &Rc<Worker>, request: Request<Incoming>) -> Response<Body> {
+    let (head, mut body) = request.into_parts();
+    let query = Query::parse(head.uri.query().unwrap_or_default());
+    let text = |name| {
+        let value = head.headers.get(name).and_then(|value: &hyper::header::HeaderValue| value.to_str().ok());
+        value.unwrap_or_default().to_owned()
+    };
+    let kind = text(CONTENT_TYPE);
+    let gzip = match text(CONTENT_ENCODING).as_str() {
+        "" | "identity" => false,
+        "gzip" => true,
+        other => {
+            let text = format!("content encoding {other} is not supported: use gzip or none");
+            return Failure::new(Kind::Invalid, text).plain();
+        }
+    };
+    let path = query.get("path").filter(|path| !path.is_empty());
+    let outcome = match metadata::from_headers(&head.headers) {
+        Err(failure) => Err(failure),
+        Ok(metadata) if kind.starts_with("multipart/form-data") => {
+            parts(worker, &kind, path, &metadata, &mut body).await
+        }
+        Ok(metadata) => whole(worker, path, gzip, metadata, &mut body).await,
+    };
+    match outcome {
+        Ok(written) => {
+            let text = serde_json::to_vec(&written).unwrap_or_default();
+            body::json(StatusCode::OK, text)
+        }
+        Err(failure) => {
+            discard(&mut body).await;
+            failure.plain()
+        }
+    }
+}
+
+/// The body is the file.
+async fn whole(
+    worker: &Worker,
+    path: Option<&str>,
+    gzip: bool,
+    metadata: Metadata,
+    body: &mut Incoming,
+) -> Result<Vec<WriteInfo>, Failure> {
+    let path = path.ok_or_else(|| Failure::new(Kind::Invalid, "the query names no path"))?;
+    let target = Target { path: worker.resolve(path), gzip, metadata, ..Target::of(worker) };
+    let mut writing = Writing::begin(target);
+    while let Some(bytes) = next(body).await? {
+        if !writing.write(bytes).await {
+            break;
+        }
+    }
+    Ok(vec![writing.finish().await?])
+}
+
+/// Each part called `file` is one.
+async fn parts(
+    worker: &Worker,
+    kind: &str,
+    path: Option<&str>,
+    metadata: &Metadata,
+    body: &mut Incoming,
+) -> Result<Vec<WriteInfo>, Failure> {
+    let mut parser = Multipart::new(kind)?;
+    let mut written = Vec::new();
+    let mut writing: Option<Writing> = None;
+    loop {
+        match parser.next()? {
+            Some(Event::Begin(part)) if part.name == "file" => {
+                let path = match (path, &part.filename) {
+                    (Some(_), _) if !written.is_empty() => {
+                        let text = "several files for one path: leave the path out of the query";
+                        return Err(Failure::new(Kind::Invalid, text));
+                    }
+                    (Some(path), _) => path,
+                    (None, Some(filename)) => filename.as_str(),
+                    (None, None) => {
+                        let text = "neither the query nor the part names a path";
+                        return Err(Failure::new(Kind::Invalid, text));
+                    }
+                };
+                let (path, metadata) = (worker.resolve(path), metadata.clone());
+                let target = Target { path, metadata, ..Target::of(worker) };
+                writing = Some(Writing::begin(target));
+            }
+            // A field of a form; nothing to write.
+            Some(Event::Begin(_)) => {}
+            Some(Event::Data(bytes)) => {
+                if let Some(current) = &mut writing
+                    && !current.write(bytes).await
+                    && let Some(failed) = writing.take()
+                {
+                    failed.finish().await?;
+                }
+            }
+            Some(Event::End) => {
+                if let Some(current) = writing.take() {
+                    written.push(current.finish().await?);
+                }
+            }
+            Some(Event::Done) => return Ok(written),
+            None => match next(body).await? {
+                Some(bytes) => parser.push(&bytes),
+                None => {
+                    let text = "the multipart body ends before its last boundary";
+                    return Err(Failure::new(Kind::Invalid, text));
+                }
+            },
+        }
+    }
+}
+
+async fn next(body: &mut Incoming) -> Result<Option<Bytes>, Failure> {
+    loop {
+        match body.frame().await {
+            None => return Ok(None),
+            Some(Ok(frame)) => {
+                if let Ok(bytes) = frame.into_data() {
+                    return Ok(Some(bytes));
+                }
+            }
+            Some(Err(_)) => return Err(Failure::new(Kind::Invalid, "the upload broke off")),
+        }
+    }
+}
+
+async fn discard(body: &mut Incoming) {
+    let mut read = 0;
+    while let Ok(Some(bytes)) = next(body).await {
+        read += bytes.len() as u64;
+        if read > MAX_DISCARDED {
+            return;
+        }
+    }
+}
+
+/// What is written where.
+struct Target {
+    path: PathBuf,
+    uid: u32,
+    gid: u32,
+    gzip: bool,
+    metadata: Metadata,
+}
+
+impl Target {
+    fn of(worker: &Worker) -> Self {
+        let Worker { uid, gid, .. } = *worker;
+        Self { path: PathBuf::new(), uid, gid, gzip: false, metadata: Metadata::new() }
+    }
+}
+
+/// A file being written on a thread of its own.
+struct Writing {
+    pieces: mpsc::Sender<Bytes>,
+    outcome: JoinHandle<Result<WriteInfo, Failure>>,
+}
+
+impl Writing {
+    fn begin(target: Target) -> Self {
+        let (pieces, queue) = mpsc::channel(QUEUE);
+        let outcome = spawn_blocking(move || write(&target, Pieces { queue, current: Bytes::new() }));
+        Self { pieces, outcome }
+    }
+
+    /// Whether the file takes more; if not, [`Writing::finish`] says why.
+    async fn write(&mut self, bytes: Bytes) -> bool {
+        self.pieces.send(bytes).await.is_ok()
+    }
+
+    async fn finish(self) -> Result<WriteInfo, Failure> {
+        drop(self.pieces);
+        self.outcome.await.map_err(Failure::internal)?
+    }
+}
+
+/// Writes one file to its end. Blocking.
+fn write(target: &Target, pieces: Pieces) -> Result<WriteInfo, Failure> {
+    let path = &target.path;
+    let about = |error: io::Error| Failure::about(path, &error);
+    directories::make_parent(path)?;
+    let mut file = File::options()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o666)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path)
+        .map_err(about)?;
+    if !file.metadata().map_err(about)?.is_file() {
+        let text = format!("path '{}' is not a regular file", path.display());
+        return Err(Failure::new(Kind::Invalid, text));
+    }
+    // Fails for a file of somebody else that may be written; it stays theirs.
+    fchown(&file, Some(target.uid), Some(target.gid)).ok();
+    let copied = if target.gzip {
+        copy(MultiGzDecoder::new(pieces), &mut file)
+    } else {
+        copy(pieces, &mut file)
+    };
+    copied.map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData
+            if error.raw_os_error().is_none() =>
+        {
+            Failure::new(Kind::Invalid, format!("the body is not gzip: {error}"))
+        }
+        io::ErrorKind::UnexpectedEof if error.raw_os_error().is_none() => {
+            Failure::new(Kind::Invalid, "the gzip body ends too early")
+        }
+        _ => about(error),
+    })?;
+    metadata::replace(&file, &target.metadata).map_err(about)?;
+    Ok(WriteInfo {
+        path: path.to_string_lossy().into_owned(),
+        name: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        kind: "file".into(),
+        metadata: target.metadata.clone(),
+    })
+}
+
+/// Copies with one buffer of a fixed size, whatever gzip makes of a piece.
+fn copy(mut from: impl Read, to: &mut File) -> io::Result<()> {
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        match from.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(n) => io::Write::write_all(to, &buffer[..n])?,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// The pieces of an upload as something to read.
+struct Pieces {
+    queue: mpsc::Receiver<Bytes>,
+    current: Bytes,
+}
+
+impl Read for Pieces {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.current.is_empty() {
+            match self.queue.blocking_recv() {
+                Some(piece) => self.current = piece,
+                None => return Ok(0),
+            }
+        }
+        let n = self.current.len().min(buffer.len());
+        self.current.copy_to_slice(&mut buffer[..n]);
+        Ok(n)
+    }
+}

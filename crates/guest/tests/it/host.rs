@@ -1,0 +1,159 @@
+//! The host's end of the link, as small as a test needs it.
+
+use std::{sync::atomic::{AtomicU32, Ordering}, time::Duration};
+
+use bytes::Bytes;
+use guest_protocol::{
+    connect::{self, Decoder, Envelope, Error},
+    control,
+    hello::{Hello, VERSION},
+    link::Transport,
+    mux::{self, Limits, Opener, Role, Stream},
+    preface::{self, Preface},
+};
+use http_body_util::{BodyExt as _, Full};
+use hyper::{Request, Response, body::Incoming, client::conn::http1};
+use hyper_util::rt::TokioIo;
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+use tokio::{net::UnixStream, time::timeout};
+
+/// Every wait of a test ends.
+pub const LIMIT: Duration = Duration::from_secs(60);
+static EPOCH: AtomicU32 = AtomicU32::new(1);
+
+/// A session with a guest.
+#[derive(Clone, Debug)]
+pub struct Host {
+    opener: Opener,
+}
+
+impl Host {
+    /// Says hello over `socket`.
+    pub async fn connect(socket: UnixStream) -> Self {
+        let mut transport = Transport::new(socket);
+        let epoch = EPOCH.fetch_add(1, Ordering::Relaxed) ^ std::process::id() << 8;
+        let hello = Hello { version: VERSION, epoch };
+        let greeting = timeout(LIMIT, transport.greet(&hello)).await;
+        greeting.expect("the guest answers in time").expect("the guest answers");
+        let (opener, driven) = tokio::sync::oneshot::channel();
+        tokio::spawn(async move {
+            let (session, drive) = mux::session(&mut transport, Role::Host, Limits::default());
+            opener.send(session.opener).expect("the test waits");
+            drive.await.ok();
+        });
+        Self { opener: driven.await.expect("the session starts") }
+    }
+
+    /// Opens a stream of a kind.
+    pub async fn open(&self, kind: Preface) -> Stream {
+        let mut stream = self.opener.open().await.expect("a stream opens");
+        preface::write(&mut stream, kind).await.expect("the preface is sent");
+        stream
+    }
+
+    /// Asks init.
+    pub async fn control(&self, request: control::Request) -> control::Response {
+        let mut stream = self.open(Preface::Control).await;
+        control::write(&mut stream, &request).await.expect("the request is sent");
+        timeout(LIMIT, control::read(&mut stream)).await.expect("in time").expect("init answers")
+    }
+
+    /// Sends an HTTP request.
+    pub async fn send(&self, request: Request<Full<Bytes>>) -> Response<Incoming> {
+        self.try_send(request).await.expect("the API answers")
+    }
+
+    /// Sends an HTTP request that may fail.
+    pub async fn try_send(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> hyper::Result<Response<Incoming>> {
+        let stream = self.open(Preface::GuestApi).await;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(connection);
+        timeout(LIMIT, sender.send_request(request)).await.expect("an answer in time")
+    }
+
+    /// GET.
+    pub async fn get(&self, path: &str) -> (u16, Bytes) {
+        let request = Request::get(path).body(Full::default()).expect("a request");
+        finish(self.send(request).await).await
+    }
+
+    /// POST.
+    pub async fn post(&self, path: &str, headers: &[(&str, &str)], body: impl Into<Bytes>) -> (u16, Bytes) {
+        let mut request = Request::post(path);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Full::new(body.into())).expect("a request");
+        finish(self.send(request).await).await
+    }
+
+    /// A unary call; an error is what the guest says.
+    pub async fn call<T: DeserializeOwned>(
+        &self,
+        method: &str,
+        message: &impl Serialize,
+    ) -> Result<T, Error> {
+        let body = serde_json::to_vec(message).expect("a message");
+        let (status, body) = self.post(method, &[("content-type", connect::UNARY)], body).await;
+        if status == 200 {
+            return Ok(serde_json::from_slice(&body).expect("an answer"));
+        }
+        Err(serde_json::from_slice(&body).expect("an error"))
+    }
+
+    /// Opens a server stream.
+    pub async fn stream(
+        &self,
+        method: &str,
+        headers: &[(&str, &str)],
+        message: &impl Serialize,
+    ) -> Messages {
+        let body = connect::message(message).expect("a message");
+        let mut request = Request::post(method).header("content-type", connect::STREAM);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let response = self.send(request.body(Full::new(body)).expect("a request")).await;
+        assert_eq!(response.status(), 200);
+        Messages { body: response.into_body(), decoder: Decoder::default() }
+    }
+}
+
+async fn finish(response: Response<Incoming>) -> (u16, Bytes) {
+    let status = response.status().as_u16();
+    let body = timeout(LIMIT, response.into_body().collect()).await.expect("in time");
+    (status, body.expect("a whole body").to_bytes())
+}
+
+/// Messages of a server stream.
+#[derive(Debug)]
+pub struct Messages {
+    body: Incoming,
+    decoder: Decoder,
+}
+
+impl Messages {
+    /// The next message; `Err` is the trailer, `None` in it a clean one.
+    pub async fn next(&mut self) -> Result<Value, Option<Error>> {
+        loop {
+            match self.decoder.decode().expect("an envelope") {
+                Some(Envelope::Message(json)) => {
+                    return Ok(serde_json::from_slice(&json).expect("JSON"));
+                }
+                Some(Envelope::End(error)) => return Err(error),
+                None => {}
+            }
+            let frame = timeout(LIMIT, self.body.frame()).await.expect("a frame in time");
+            let Some(Ok(frame)) = frame else {
+                return Err(Some(Error::new(connect::Code::Unavailable, "the stream broke off")));
+            };
+            if let Ok(bytes) = frame.into_data() {
+                self.decoder.push(&bytes);
+            }
+        }
+    }
+}

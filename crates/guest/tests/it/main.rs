@@ -1,0 +1,12 @@
+//! The guest as its host sees it: `guestd init --hosted` in namespaces of its
+//! own, spoken to over the link.
+//!
+//! Needs root and namespaces, as a container does. Where they are missing the
+//! tests say so and pass: the same promises are tested in a machine.
+
+mod files;
+mod guest;
+mod host;
+mod processes;
+mod survival;
+mod watching;

@@ -1,0 +1,130 @@
+//! What a guest survives.
+
+use serde_json::{Value, json};
+
+use crate::{
+    guest,
+    processes::{finish, pid, run, shell, start},
+};
+
+/// `kill -9 -1` by the ordinary account reaches none of the guest's own
+/// processes but the file worker of that account, which comes back.
+#[tokio::test]
+async fn the_guest_survives_a_user_who_kills_everything() {
+    let guest = guest!();
+    let host = guest.identified(&[1000]).await;
+    let headers = [("content-type", "application/octet-stream")];
+    assert_eq!(host.post("/files?path=/tmp/a", &headers, "x").await.0, 200);
+    let killed = run(&host, "kill -9 -1; echo alive").await;
+    assert!(killed.end["status"].is_string(), "{killed:?}");
+    assert_eq!(run(&host, "echo again").await.stdout, "again\n");
+    assert_eq!(host.get("/files?path=/tmp/a").await.0, 200);
+}
+
+/// `kill -9 -1` by root inside kills the API and the relay; both come back on
+/// the same link, and the API knows what runs.
+#[tokio::test]
+async fn the_guest_survives_root_who_kills_everything() {
+    let guest = guest!();
+    let host = guest.identified(&[1000, 0]).await;
+    // Spared by being the killer itself: what is asked for afterwards is this.
+    let script = "trap '' TERM; sh -c 'kill -9 -1' ; read line; echo $line";
+    let root = ("authorization", "Basic cm9vdDo=");
+    let mut messages = start(&host, &[root], &shell(script)).await;
+    pid(&mut messages).await;
+    let broken = finish(&mut messages).await;
+    assert!(broken.error.is_some() || broken.end.is_object(), "{broken:?}");
+    let mut tries = 0;
+    let list: Value = loop {
+        // Requests that were under way break off; the link does not.
+        let request = hyper::Request::post("/process.Process/List")
+            .header("content-type", "application/json")
+            .body("{}".into())
+            .unwrap();
+        if let Ok(response) = host.try_send(request).await {
+            let body = http_body_util::BodyExt::collect(response.into_body()).await;
+            if let Ok(body) = body {
+                break serde_json::from_slice(&body.to_bytes()).unwrap();
+            }
+        }
+        tries += 1;
+        assert!(tries < 200, "the API does not come back");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    };
+    assert_eq!(list["processes"], json!([]));
+    let run = run(&host, "echo $FROM").await;
+    assert_eq!(run.stdout, "sandbox\n", "{run:?}");
+}
+
+/// A new API learns what runs, and the streams go on.
+#[tokio::test]
+async fn processes_outlive_the_api() {
+    let guest = guest!();
+    let host = guest.identified(&[1000, 0]).await;
+    let mut messages = start(&host, &[], &shell("read line; echo got $line")).await;
+    let number = pid(&mut messages).await;
+    let root = ("authorization", "Basic cm9vdDo=");
+    let script = "for p in /proc/[0-9]*; do grep -q '^Uid:.990' $p/status && kill -9 ${p#/proc/}; done";
+    finish(&mut start(&host, &[root], &shell(script)).await).await;
+    assert!(finish(&mut messages).await.error.is_some(), "the stream broke off");
+    let follow = json!({ "process": { "pid": number } });
+    let mut messages = host.stream("/process.Process/Connect", &[], &follow).await;
+    assert_eq!(pid(&mut messages).await, number);
+    let input = json!({ "process": { "pid": number }, "input": { "stdin": "aXQK" } });
+    host.call::<Value>("/process.Process/SendInput", &input).await.unwrap();
+    assert_eq!(finish(&mut messages).await.stdout, "got it\n");
+}
+
+/// Output that nobody reads is dropped, and its writer goes on.
+#[tokio::test]
+async fn output_without_a_reader_does_not_stop_a_process() {
+    let guest = guest!();
+    let host = guest.identified(&[1000]).await;
+    let script = "head -c 50000000 /dev/zero; touch /tmp/written; sleep 1000";
+    let messages = start(&host, &[], &shell(script)).await;
+    drop(messages);
+    let written = run(&host, "while ! [ -e /tmp/written ]; do sleep 0.05; done; echo yes").await;
+    assert_eq!(written.stdout, "yes\n");
+}
+
+/// U17, U18: what the workload can reach answers little and refuses clearly.
+#[tokio::test]
+async fn the_loopback_ports_answer_what_they_should() {
+    let guest = guest!();
+    let host = guest.identified(&[1000]).await;
+    let ask = |port: u16, line: &str| {
+        format!(
+            "exec 3<>/dev/tcp/127.0.0.1/{port}; printf '{line} HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n' >&3; cat <&3"
+        )
+    };
+    let bash = |script: String| json!({ "process": { "cmd": "bash", "args": ["-c", script] } });
+    let answer = async |port, line| {
+        finish(&mut start(&host, &[], &bash(ask(port, line))).await).await.stdout
+    };
+    assert!(answer(49983, "GET /health").await.starts_with("HTTP/1.1 204"));
+    assert!(answer(49983, "GET /envs").await.contains(r#"{"BOTH":"sandbox","FROM":"sandbox"}"#));
+    assert!(answer(49983, "GET /files?path=/etc/passwd").await.starts_with("HTTP/1.1 404"));
+    assert!(answer(49983, "POST /init").await.starts_with("HTTP/1.1 404"));
+    for (port, line) in [(8788, "GET /model/v1"), (8789, "CONNECT example.com:443")] {
+        let refusal = answer(port, line).await;
+        assert!(refusal.starts_with("HTTP/1.1 403"), "{refusal}");
+        assert!(refusal.contains("mode_denied"), "{refusal}");
+    }
+}
+
+/// The orchestrator's own paths of other daemons do not exist.
+#[tokio::test]
+async fn there_is_no_door_besides_the_documented_ones() {
+    let guest = guest!();
+    let host = guest.identified(&[1000]).await;
+    for path in ["/init", "/freeze", "/unfreeze", "/fsfreeze", "/collapse", "/files/compose"] {
+        assert_eq!(host.post(path, &[], "{}").await.0, 404, "{path}");
+    }
+    assert_eq!(host.get("/health").await.0, 204);
+    let (status, body) = host.get("/metrics").await;
+    let metrics: Value = serde_json::from_slice(&body).unwrap();
+    assert_eq!(status, 200);
+    for name in ["cpu_count", "mem_total", "disk_total", "ts"] {
+        assert!(metrics[name].as_u64().unwrap() > 0, "{metrics}");
+    }
+}
