@@ -10,6 +10,7 @@ use std::{
     path::Path,
 };
 
+const PASSWD: &str = "/etc/passwd";
 /// More than any real account file.
 const MAX_FILE: u64 = 1024 * 1024;
 /// The kernel's own limit is 65536; a list that long is an accident or an attack.
@@ -31,11 +32,17 @@ pub(crate) struct Accounts {
     group: String,
 }
 
+/// Finds an account by its name, without a look at the groups.
+pub(crate) fn find(name: &str) -> io::Result<Option<Account>> {
+    let accounts = Accounts { passwd: read_bounded(Path::new(PASSWD))?, group: String::new() };
+    Ok(accounts.by_name(name))
+}
+
 impl Accounts {
     /// Reads both files. A missing group file means no groups.
     pub(crate) fn read() -> io::Result<Self> {
         Ok(Self {
-            passwd: read_bounded(Path::new("/etc/passwd"))?,
+            passwd: read_bounded(Path::new(PASSWD))?,
             group: read_bounded(Path::new("/etc/group")).unwrap_or_default(),
         })
     }
@@ -72,7 +79,9 @@ pub(crate) fn read_bounded(path: &Path) -> io::Result<String> {
     if !file.metadata()?.is_file() {
         return Err(io::Error::other(format!("{} is not a file", path.display())));
     }
-    let mut bytes = Vec::new();
+    // One read for what such files usually hold: the reader doubles from 32 bytes
+    // otherwise, and every call is dear in an emulated machine.
+    let mut bytes = Vec::with_capacity(8 * 1024);
     file.take(MAX_FILE).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
@@ -142,14 +151,8 @@ mod tests {
     fn a_pipe_is_not_an_account_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("passwd");
-        rustix::fs::mknodat(
-            rustix::fs::CWD,
-            &path,
-            rustix::fs::FileType::Fifo,
-            0o666.into(),
-            0,
-        )
-        .unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o666.into(), 0)
+            .unwrap();
         assert!(read_bounded(&path).is_err());
     }
 }

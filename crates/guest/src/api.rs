@@ -67,10 +67,7 @@ pub(crate) fn run() -> io::Result<()> {
     // SAFETY: init passes a socket and a listener to this role as the descriptors
     // 3 and 4, and nothing else in this process has taken them.
     let (stream, listener) = unsafe {
-        (
-            StdStream::from(OwnedFd::from_raw_fd(3)),
-            TcpListener::from(OwnedFd::from_raw_fd(4)),
-        )
+        (StdStream::from(OwnedFd::from_raw_fd(3)), TcpListener::from(OwnedFd::from_raw_fd(4)))
     };
     // Account files are read on this thread: they are small and read without
     // waiting. Nothing here needs another thread.
@@ -117,6 +114,12 @@ async fn hear(api: Rc<Api>, mut receiver: Receiver) -> io::Result<()> {
             ToApi::Identity { environment, accounts } => {
                 *api.environment.borrow_mut() = environment;
                 *api.accounts.borrow_mut() = accounts;
+                let api = api.clone();
+                task(async move {
+                    if let Ok(uid) = api.account(None) {
+                        api.workers.prepare(&api, uid).await;
+                    }
+                });
             }
             ToApi::Started { request, process } => {
                 api.table.started(&api, request, process, descriptors)?;

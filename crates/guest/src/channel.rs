@@ -54,8 +54,7 @@ pub(crate) struct Receiver {
 pub(crate) fn channel(stream: StdStream) -> io::Result<(Sender, Receiver)> {
     stream.set_nonblocking(true)?;
     let (read, write) = UnixStream::from_std(stream)?.into_split();
-    let receiver =
-        Receiver { half: read, bytes: BytesMut::new(), descriptors: VecDeque::new() };
+    let receiver = Receiver { half: read, bytes: BytesMut::new(), descriptors: VecDeque::new() };
     Ok((Sender(write), receiver))
 }
 

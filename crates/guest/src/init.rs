@@ -31,7 +31,14 @@ mod start;
 mod streams;
 mod sysctl;
 
-use std::{cell::RefCell, io, net::{SocketAddr, TcpListener}, os::fd::OwnedFd, path::PathBuf, rc::Rc};
+use std::{
+    cell::RefCell,
+    io,
+    net::{SocketAddr, TcpListener},
+    os::fd::OwnedFd,
+    path::PathBuf,
+    rc::Rc,
+};
 
 use tokio::{sync::mpsc, task::spawn_local};
 
@@ -117,7 +124,10 @@ fn set_up(place: Place) -> io::Result<(Init, Listeners, mpsc::Receiver<Parcel>)>
     }
     let null = step("open /dev/null", machine::open_null())?;
     let listen = |port: u16| {
-        step(&format!("listen on port {port}"), TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], port))))
+        step(
+            &format!("listen on port {port}"),
+            TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], port))),
+        )
     };
     let [named, proxy] = RELAY_PORTS;
     let listeners = Listeners { api: listen(API_PORT)?, relay: [listen(named)?, listen(proxy)?] };

@@ -4,7 +4,7 @@
 //! asks the kernel what it still holds. It refuses to run on any surplus: a
 //! silent failure of one of these calls has been the whole bug before.
 
-use std::io;
+use std::{io, path::Path};
 
 /// What a process may still hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,8 +34,13 @@ pub(crate) fn give_up_everything(uid: u32, gid: u32, groups: &[u32]) -> io::Resu
     // Changing the account has done this already unless an administrator of the
     // image changed `fs.suid_dumpable`.
     control(libc::PR_SET_DUMPABLE, 0)?;
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    verify(&status, uid, Remaining::Nothing).map_err(io::Error::other)
+    check_self(uid, Remaining::Nothing)
+}
+
+/// Asks the kernel what this process holds, and refuses any surplus.
+pub(crate) fn check_self(uid: u32, remaining: Remaining) -> io::Result<()> {
+    let status = crate::account::read_bounded(Path::new("/proc/self/status"))?;
+    verify(&status, uid, remaining).map_err(io::Error::other)
 }
 
 /// Becomes an account with its groups. Leaving root clears the capabilities.

@@ -56,6 +56,18 @@ impl Workers {
         }
     }
 
+    /// Starts the worker of an account before it is needed, so that a template
+    /// holds it.
+    pub(crate) async fn prepare(&self, api: &Rc<Api>, uid: u32) {
+        let mut running = self.running.lock().await;
+        if running.get(&uid).is_none_or(mpsc::Sender::is_closed)
+            // A request will try again, and say why it failed.
+            && let Ok(worker) = self.start(api, uid).await
+        {
+            running.insert(uid, worker);
+        }
+    }
+
     /// Opens a connection to the worker of an account.
     async fn connect(&self, api: &Rc<Api>, uid: u32) -> Result<UnixStream, Error> {
         let failed = |error: io::Error| Error::new(Code::Unavailable, error.to_string());
@@ -131,9 +143,8 @@ pub(crate) async fn forward(
     if let Some(headers) = request.headers_mut() {
         *headers = end_to_end(head.headers);
     }
-    let request = request
-        .body(body)
-        .map_err(|error| Error::new(Code::InvalidArgument, error.to_string()))?;
+    let request =
+        request.body(body).map_err(|error| Error::new(Code::InvalidArgument, error.to_string()))?;
     let response = sender.send_request(request).await.map_err(gone)?;
     Ok(response.map(|body| body.map_err(io::Error::other).boxed_unsync()))
 }

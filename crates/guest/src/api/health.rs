@@ -14,8 +14,10 @@ pub(crate) fn answer(api: &Api, method: &Method, path: &str) -> Option<Response<
         "/health" => Some(body::empty(StatusCode::NO_CONTENT)),
         "/envs" => {
             let environment = api.environment.borrow();
-            let object: serde_json::Map<String, serde_json::Value> =
-                environment.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect();
+            let object: serde_json::Map<String, serde_json::Value> = environment
+                .iter()
+                .map(|(name, value)| (name.clone(), value.clone().into()))
+                .collect();
             let text = serde_json::Value::Object(object).to_string();
             Some(body::json(StatusCode::OK, text))
         }

@@ -80,10 +80,8 @@ fn processes() -> u64 {
 
 /// Reads `/proc/stat`: time of all processors, and how many there are.
 fn ticks(stat: &str) -> (Ticks, usize) {
-    let count = stat
-        .lines()
-        .filter(|line| line.starts_with("cpu") && !line.starts_with("cpu "))
-        .count();
+    let count =
+        stat.lines().filter(|line| line.starts_with("cpu") && !line.starts_with("cpu ")).count();
     let all = stat.lines().find_map(|line| line.strip_prefix("cpu ")).unwrap_or_default();
     // user nice system idle iowait irq softirq steal; guest time is in user.
     let values: Vec<u64> =
@@ -112,7 +110,8 @@ mod tests {
 
     #[test]
     fn processor_time_is_read_and_compared() {
-        let stat = "cpu  10 0 10 70 10 0 0 0 0 0\ncpu0 5 0 5 35 5 0 0 0\ncpu1 5 0 5 35 5 0 0 0\nintr 1";
+        let stat =
+            "cpu  10 0 10 70 10 0 0 0 0 0\ncpu0 5 0 5 35 5 0 0 0\ncpu1 5 0 5 35 5 0 0 0\nintr 1";
         let (now, count) = ticks(stat);
         assert_eq!((now, count), (Ticks { busy: 20, total: 100 }, 2));
         assert_eq!(share(Ticks::default(), now), 20.0);

@@ -42,7 +42,7 @@ pub(crate) async fn start(api: &Rc<Api>, request: Request<Incoming>) -> Response
     api.table.expect(request, listener);
     api.tell_init(ToInit::Start { request, start }).await;
     // The process's deadline is init's; the stream has none of its own.
-    events::answer(messages, manner(&head.headers))
+    events::answer(messages, manner(&head.headers)).await
 }
 
 /// Follows a process that was started before.
@@ -59,7 +59,7 @@ pub(crate) async fn connect(api: &Rc<Api>, request: Request<Incoming>) -> Respon
     let (listener, messages) = mpsc::channel(events::QUEUE);
     process.listen(listener);
     let deadline = events::deadline(&head.headers);
-    events::answer(messages, Manner { deadline, ..manner(&head.headers) })
+    events::answer(messages, Manner { deadline, ..manner(&head.headers) }).await
 }
 
 /// Lists what runs.
@@ -146,9 +146,10 @@ pub(crate) async fn update(api: &Api, incoming: Incoming) -> Result<Empty, Error
     let request: UpdateRequest = rpc::request(incoming).await?;
     let process = api.table.find_running(&request.process)?;
     let Some(pty) = request.pty else { return Ok(Empty {}) };
-    let sink = process.sink().filter(|sink| sink.is_terminal()).ok_or_else(|| {
-        Error::new(Code::FailedPrecondition, "the process has no terminal")
-    })?;
+    let sink = process
+        .sink()
+        .filter(|sink| sink.is_terminal())
+        .ok_or_else(|| Error::new(Code::FailedPrecondition, "the process has no terminal"))?;
     let resized = sink.resize(pty.size).await;
     resized.map_err(|error| Error::new(Code::Internal, format!("cannot resize: {error}")))?;
     Ok(Empty {})

@@ -15,8 +15,7 @@ use guest_protocol::{
 };
 use http_body_util::BodyExt as _;
 use hyper::{
-    Method, Request, Response, StatusCode, body::Incoming, server::conn::http1,
-    service::service_fn,
+    Method, Request, Response, StatusCode, body::Incoming, server::conn::http1, service::service_fn,
 };
 use hyper_util::rt::TokioIo;
 use tokio::{net::UnixStream, sync::Semaphore, time::timeout};

@@ -74,9 +74,7 @@ impl Streams {
             });
         }
         let sink = match wiring {
-            Wiring::Pipes => {
-                Some(Sink::Pipe(Mutex::new(pipe::Sender::from_owned_fd(next()?)?)))
-            }
+            Wiring::Pipes => Some(Sink::Pipe(Mutex::new(pipe::Sender::from_owned_fd(next()?)?))),
             Wiring::NoStdin | Wiring::Terminal { .. } => None,
         };
         let mut sources = Vec::new();

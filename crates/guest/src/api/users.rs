@@ -5,7 +5,7 @@ use guest_protocol::connect::{Code, Error};
 use hyper::{HeaderMap, header::AUTHORIZATION};
 
 use super::Api;
-use crate::account::Accounts;
+use crate::account;
 
 /// Unless the request names one.
 const DEFAULT: &str = "user";
@@ -26,10 +26,10 @@ impl Api {
     pub(crate) fn account(&self, name: Option<&str>) -> Result<u32, Error> {
         let name = name.filter(|name| !name.is_empty()).unwrap_or(DEFAULT);
         let shown: String = name.chars().take(MAX_NAME).collect();
-        let accounts = Accounts::read().map_err(|error| {
+        let found = account::find(name).map_err(|error| {
             Error::new(Code::Internal, format!("cannot read the accounts: {error}"))
         })?;
-        let account = accounts.by_name(name).ok_or_else(|| {
+        let account = found.ok_or_else(|| {
             Error::new(Code::Unauthenticated, format!("user {shown} does not exist"))
         })?;
         self.permit(account.uid).map_err(|_| {

@@ -78,7 +78,10 @@ fn open(path: &Path) -> Result<(File, u64), Failure> {
     let file = File::options().read(true).custom_flags(flags).open(path).map_err(about)?;
     let metadata = file.metadata().map_err(about)?;
     if metadata.is_dir() {
-        return Err(Failure::new(Kind::Invalid, format!("path '{}' is a directory", path.display())));
+        return Err(Failure::new(
+            Kind::Invalid,
+            format!("path '{}' is a directory", path.display()),
+        ));
     }
     if !metadata.is_file() {
         let text = format!("path '{}' is not a regular file", path.display());

@@ -141,7 +141,10 @@ mod tests {
         assert_eq!((link.kind, link.is_symlink), (FileType::File, true));
         assert_eq!(link.symlink_target.unwrap(), folder.join("file").to_string_lossy());
         let broken = describe(&folder.join("broken"), &accounts).unwrap();
-        assert_eq!((broken.kind, broken.symlink_target.as_deref()), (FileType::Symlink, Some("nowhere")));
+        assert_eq!(
+            (broken.kind, broken.symlink_target.as_deref()),
+            (FileType::Symlink, Some("nowhere"))
+        );
         let file = describe(&folder.join("file"), &accounts).unwrap();
         assert_eq!((file.size, file.is_symlink, file.symlink_target), (5, false, None));
     }

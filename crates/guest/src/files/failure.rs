@@ -39,7 +39,9 @@ impl Failure {
     pub(crate) fn about(path: &Path, error: &io::Error) -> Self {
         let path = path.display();
         match error.raw_os_error() {
-            Some(libc::ENOENT) => Self::new(Kind::NotFound, format!("path '{path}' does not exist")),
+            Some(libc::ENOENT) => {
+                Self::new(Kind::NotFound, format!("path '{path}' does not exist"))
+            }
             Some(libc::EACCES | libc::EPERM | libc::EROFS) => {
                 Self::new(Kind::Denied, format!("path '{path}': permission denied"))
             }
@@ -50,12 +52,17 @@ impl Failure {
             Some(libc::ENOSPC | libc::EDQUOT | libc::ENOMEM) => {
                 Self::new(Kind::NoSpace, "not enough disk space")
             }
-            Some(libc::EISDIR) => {
-                Self::new(Kind::Invalid, format!("path '{path}' is a directory"))
-            }
+            Some(libc::EISDIR) => Self::new(Kind::Invalid, format!("path '{path}' is a directory")),
             Some(
-                libc::ENOTDIR | libc::EINVAL | libc::ENAMETOOLONG | libc::ELOOP | libc::ETXTBSY
-                | libc::EBUSY | libc::ENXIO | libc::EFBIG | libc::ENOTSUP,
+                libc::ENOTDIR
+                | libc::EINVAL
+                | libc::ENAMETOOLONG
+                | libc::ELOOP
+                | libc::ETXTBSY
+                | libc::EBUSY
+                | libc::ENXIO
+                | libc::EFBIG
+                | libc::ENOTSUP,
             ) => Self::new(Kind::Invalid, format!("path '{path}': {error}")),
             _ => Self::new(Kind::Internal, format!("path '{path}': {error}")),
         }

@@ -270,7 +270,8 @@ mod tests {
     fn every_part_comes_out_with_its_whole_name() {
         let body = body(&[("dir/a.txt", b"one"), ("b \\\"q\\\".txt", b""), ("c", b"\r\n--Y\r\n")]);
         let (parts, done) = read(TYPE, &[&body]).unwrap();
-        let names: Vec<_> = parts.iter().map(|(part, _)| part.filename.as_deref().unwrap()).collect();
+        let names: Vec<_> =
+            parts.iter().map(|(part, _)| part.filename.as_deref().unwrap()).collect();
         assert_eq!(names, ["dir/a.txt", "b \"q\".txt", "c"]);
         assert_eq!(parts[0].1, b"one");
         assert_eq!(parts[1].1, b"");
@@ -283,7 +284,8 @@ mod tests {
     fn a_boundary_may_be_quoted_and_a_name_encoded() {
         let body = b"--a b\r\ncontent-disposition: form-data; filename*=UTF-8''%C3%A9%2Fx; \
                      name=file\r\n\r\nv\r\n--a b--";
-        let (parts, done) = read("multipart/form-data; charset=x; boundary=\"a b\"", &[body]).unwrap();
+        let (parts, done) =
+            read("multipart/form-data; charset=x; boundary=\"a b\"", &[body]).unwrap();
         assert_eq!(parts[0].0, Part { name: "file".into(), filename: Some("é/x".into()) });
         assert!(done);
     }

@@ -17,8 +17,7 @@ use guest_protocol::{
     process::Empty,
 };
 use hyper::{
-    Method, Request, Response, StatusCode, body::Incoming, server::conn::http1,
-    service::service_fn,
+    Method, Request, Response, StatusCode, body::Incoming, server::conn::http1, service::service_fn,
 };
 use hyper_util::rt::TokioIo;
 use tokio::{net::UnixStream, task::spawn_blocking};

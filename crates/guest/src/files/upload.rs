@@ -47,7 +47,10 @@ pub(crate) async fn answer(worker: &Rc<Worker>, request: Request<Incoming>) -> R
     let (head, mut body) = request.into_parts();
     let query = Query::parse(head.uri.query().unwrap_or_default());
     let text = |name| {
-        let value = head.headers.get(name).and_then(|value: &hyper::header::HeaderValue| value.to_str().ok());
+        let value = head
+            .headers
+            .get(name)
+            .and_then(|value: &hyper::header::HeaderValue| value.to_str().ok());
         value.unwrap_or_default().to_owned()
     };
     let kind = text(CONTENT_TYPE);
@@ -204,7 +207,8 @@ struct Writing {
 impl Writing {
     fn begin(target: Target) -> Self {
         let (pieces, queue) = mpsc::channel(QUEUE);
-        let outcome = spawn_blocking(move || write(&target, Pieces { queue, current: Bytes::new() }));
+        let outcome =
+            spawn_blocking(move || write(&target, Pieces { queue, current: Bytes::new() }));
         Self { pieces, outcome }
     }
 

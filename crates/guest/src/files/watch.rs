@@ -49,7 +49,11 @@ struct Raw {
 
 impl Watch {
     /// Begins to watch; from now on nothing is missed.
-    pub(crate) fn new(root: PathBuf, recursive: bool, include_entry: bool) -> Result<Self, Failure> {
+    pub(crate) fn new(
+        root: PathBuf,
+        recursive: bool,
+        include_entry: bool,
+    ) -> Result<Self, Failure> {
         let about = |error: io::Error| Failure::about(&root, &error);
         let metadata = std::fs::metadata(&root).map_err(about)?;
         if !metadata.is_dir() {
@@ -94,7 +98,9 @@ impl Watch {
                             flags: event.events(),
                             name: event
                                 .file_name()
-                                .map(|name| String::from_utf8_lossy(name.to_bytes()).as_ref().into())
+                                .map(|name| {
+                                    String::from_utf8_lossy(name.to_bytes()).as_ref().into()
+                                })
                                 .unwrap_or_default(),
                         }),
                         Err(Errno::AGAIN) if !events.is_empty() => return Ok(events),

@@ -192,7 +192,7 @@ pub(crate) async fn stream(worker: &Rc<Worker>, request: Request<Incoming>) -> R
         message: message(WatchMessage::Keepalive(Empty {})),
         deadline: events::deadline(&head.headers),
     };
-    events::answer(messages, manner)
+    events::answer(messages, manner).await
 }
 
 /// Adding watches is quick unless the file system is the workload's own; then

@@ -4,7 +4,11 @@ use std::{convert::Infallible, io};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited, combinators::UnsyncBoxBody};
-use hyper::{Response, StatusCode, body::Incoming, header::{CONTENT_TYPE, HeaderValue}};
+use hyper::{
+    Response, StatusCode,
+    body::Incoming,
+    header::{CONTENT_TYPE, HeaderValue},
+};
 
 /// A body of any kind.
 pub(crate) type Body = UnsyncBoxBody<Bytes, io::Error>;

@@ -39,6 +39,8 @@ pub(crate) struct Manner {
 
 /// A stream of ready messages, the trailer among them.
 struct Events {
+    /// Sent together with the head of the answer.
+    first: Option<Bytes>,
     messages: mpsc::Receiver<Bytes>,
     keepalive: Duration,
     message: Bytes,
@@ -47,9 +49,11 @@ struct Events {
     ended: bool,
 }
 
-/// Answers with a stream of what is sent to `messages`.
-pub(crate) fn answer(messages: mpsc::Receiver<Bytes>, manner: Manner) -> Response<Body> {
+/// Answers with a stream of what is sent to `messages`, once there is a first
+/// one: alone, the head would travel the whole way by itself.
+pub(crate) async fn answer(mut messages: mpsc::Receiver<Bytes>, manner: Manner) -> Response<Body> {
     let events = Events {
+        first: messages.recv().await,
         messages,
         keepalive: manner.keepalive,
         message: manner.message,
@@ -93,6 +97,9 @@ impl http_body::Body for Events {
         if events.ended {
             return Poll::Ready(None);
         }
+        if let Some(first) = events.first.take() {
+            return Poll::Ready(Some(Ok(Frame::data(first))));
+        }
         if let Poll::Ready(message) = events.messages.poll_recv(cx) {
             events.quiet.as_mut().reset(Instant::now() + events.keepalive);
             events.ended = message.is_none();
@@ -126,7 +133,10 @@ mod tests {
 
     #[test]
     fn the_caller_sets_the_deadline_and_the_interval() {
-        assert_eq!(deadline(&headers("connect-timeout-ms", "1500")), Some(Duration::from_millis(1500)));
+        assert_eq!(
+            deadline(&headers("connect-timeout-ms", "1500")),
+            Some(Duration::from_millis(1500))
+        );
         assert_eq!(deadline(&headers("connect-timeout-ms", "0")), None);
         assert_eq!(deadline(&headers("connect-timeout-ms", "soon")), None);
         assert!(deadline(&headers("connect-timeout-ms", "18446744073709551615")).is_some());
@@ -136,13 +146,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn silence_is_broken_by_keepalives_and_ended_by_the_deadline() {
-        let (_sender, receiver) = mpsc::channel(1);
+        let (sender, receiver) = mpsc::channel(1);
+        sender.send(Bytes::from_static(b"first ")).await.unwrap();
         let manner = Manner {
             keepalive: Duration::from_secs(2),
             message: Bytes::from_static(b"k"),
             deadline: Some(Duration::from_secs(5)),
         };
-        let body = answer(receiver, manner).into_body().collect().await.unwrap().to_bytes();
-        assert!(body.starts_with(b"kk\x02"), "{body:?}");
+        let body = answer(receiver, manner).await.into_body().collect().await.unwrap().to_bytes();
+        assert!(body.starts_with(b"first kk\x02"), "{body:?}");
     }
 }

@@ -119,8 +119,7 @@ fn drop_rights(account: &Account, groups: &[u32]) -> io::Result<()> {
     if account.uid == 0 {
         return Ok(());
     }
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    privilege::verify(&status, account.uid, Remaining::Regainable).map_err(io::Error::other)
+    privilege::check_self(account.uid, Remaining::Regainable)
 }
 
 fn enter(cwd: Option<&str>, home: &str) -> Result<(), Error> {
@@ -167,7 +166,10 @@ fn candidates(cmd: &str, path: &str) -> Vec<PathBuf> {
         return Vec::new();
     }
     // An empty folder means the current one to other programs; not here.
-    path.split(':').filter(|folder| !folder.is_empty()).map(|folder| Path::new(folder).join(cmd)).collect()
+    path.split(':')
+        .filter(|folder| !folder.is_empty())
+        .map(|folder| Path::new(folder).join(cmd))
+        .collect()
 }
 
 /// Tries each candidate; the first that can be executed does not return.
@@ -229,9 +231,8 @@ fn text(word: &str) -> Result<CString, Error> {
         );
         return Err(Error::new(Code::InvalidArgument, text));
     }
-    CString::new(word).map_err(|_| {
-        Error::new(Code::InvalidArgument, "an argument or variable holds a zero byte")
-    })
+    CString::new(word)
+        .map_err(|_| Error::new(Code::InvalidArgument, "an argument or variable holds a zero byte"))
 }
 
 fn internal(what: &str, error: &io::Error) -> Error {

@@ -20,7 +20,10 @@ pub(super) fn set_up() -> io::Result<Cgroups> {
         return Err(io::Error::other("init must be started as root: it starts others as others"));
     }
     // Orphans come to us even when we are not PID 1.
-    step("become the reaper of orphans", rustix::process::set_child_subreaper(rustix::process::Pid::from_raw(1)).map_err(Into::into))?;
+    step(
+        "become the reaper of orphans",
+        rustix::process::set_child_subreaper(rustix::process::Pid::from_raw(1)).map_err(Into::into),
+    )?;
     // A network of its own may have been left down; one that is up stays up.
     network::loopback().ok();
     Ok(Cgroups::none())

@@ -47,8 +47,12 @@ pub(super) fn root(parameters: &Parameters) -> io::Result<()> {
     step("mount the image", mounted(DISK, "/lower", &parameters.rootfs, flags, ""))?;
 
     let options = layer_options(parameters.disk_mib);
-    step("mount the writable layer", mounted("layer", "/layer", "tmpfs", MountFlags::NODEV, &options))?;
-    for (folder, mode) in [("upper", 0o755), ("work", 0o755), ("tmp", 0o1777), ("workspace", 0o755)] {
+    step(
+        "mount the writable layer",
+        mounted("layer", "/layer", "tmpfs", MountFlags::NODEV, &options),
+    )?;
+    for (folder, mode) in [("upper", 0o755), ("work", 0o755), ("tmp", 0o1777), ("workspace", 0o755)]
+    {
         step("make the writable layer", make(&format!("/layer/{folder}"), mode))?;
     }
     step("make /workspace", chown("/layer/workspace", Some(USER), Some(USER)))?;

@@ -139,14 +139,21 @@ async fn directories_are_made_listed_moved_and_removed() {
     assert_eq!(again.code, Code::AlreadyExists);
     // Between two file systems.
     host.post("/files?path=x/y/f", &[OCTETS], "x").await;
-    let moved = call(&host, "Move", json!({ "source": "x", "destination": "/tmp/q/x" })).await.unwrap();
+    let moved =
+        call(&host, "Move", json!({ "source": "x", "destination": "/tmp/q/x" })).await.unwrap();
     assert_eq!(moved["entry"]["path"], "/tmp/q/x");
     let list = call(&host, "ListDir", json!({ "path": "/tmp/q", "depth": 5 })).await.unwrap();
-    let names: Vec<&str> = list["entries"].as_array().unwrap().iter().map(|e| e["path"].as_str().unwrap()).collect();
+    let names: Vec<&str> =
+        list["entries"].as_array().unwrap().iter().map(|e| e["path"].as_str().unwrap()).collect();
     assert_eq!(names, ["/tmp/q/x", "/tmp/q/x/y", "/tmp/q/x/y/f"]);
-    assert_eq!(call(&host, "ListDir", json!({ "path": "x" })).await.unwrap_err().code, Code::NotFound);
+    assert_eq!(
+        call(&host, "ListDir", json!({ "path": "x" })).await.unwrap_err().code,
+        Code::NotFound
+    );
     for _ in 0..2 {
-        host.call::<Empty>("/filesystem.Filesystem/Remove", &json!({ "path": "/tmp/q" })).await.unwrap();
+        host.call::<Empty>("/filesystem.Filesystem/Remove", &json!({ "path": "/tmp/q" }))
+            .await
+            .unwrap();
     }
     let denied = call(&host, "Remove", json!({ "path": "/etc/passwd" })).await.unwrap_err();
     assert!(matches!(denied.code, Code::PermissionDenied | Code::InvalidArgument), "{denied:?}");

@@ -29,7 +29,7 @@ exec /proc/self/fd/9 init --hosted "$1"
 
 /// A running guest; dropping it ends everything in it.
 #[derive(Debug)]
-pub struct Guest {
+pub(crate) struct Guest {
     unshare: Child,
     socket: PathBuf,
     _folder: TempDir,
@@ -37,7 +37,7 @@ pub struct Guest {
 
 impl Guest {
     /// Starts one, or says why that is not possible here.
-    pub async fn start() -> Option<Self> {
+    pub(crate) async fn start() -> Option<Self> {
         if !possible() {
             return None;
         }
@@ -63,13 +63,13 @@ impl Guest {
     }
 
     /// Says hello.
-    pub async fn connect(&self) -> Host {
+    pub(crate) async fn connect(&self) -> Host {
         let socket = UnixStream::connect(&self.socket).await.expect("the guest listens");
         Host::connect(socket).await
     }
 
     /// Says hello and gives the guest an identity.
-    pub async fn identified(&self, accounts: &[u32]) -> Host {
+    pub(crate) async fn identified(&self, accounts: &[u32]) -> Host {
         let host = self.connect().await;
         let identity = Identity {
             sandbox: "sbx_test".into(),
@@ -101,7 +101,8 @@ fn possible() -> bool {
         .args(["mount", "-t", "proc", "proc", "/proc"])
         .stderr(Stdio::null())
         .status();
-    let possible = rustix::process::geteuid().is_root() && tried.is_ok_and(|status| status.success());
+    let possible =
+        rustix::process::geteuid().is_root() && tried.is_ok_and(|status| status.success());
     if !possible {
         SAID.call_once(|| println!("SKIPPED: needs root and namespaces"));
     }

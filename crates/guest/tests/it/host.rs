@@ -1,6 +1,9 @@
 //! The host's end of the link, as small as a test needs it.
 
-use std::{sync::atomic::{AtomicU32, Ordering}, time::Duration};
+use std::{
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use guest_protocol::{
@@ -19,18 +22,18 @@ use serde_json::Value;
 use tokio::{net::UnixStream, time::timeout};
 
 /// Every wait of a test ends.
-pub const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 static EPOCH: AtomicU32 = AtomicU32::new(1);
 
 /// A session with a guest.
 #[derive(Clone, Debug)]
-pub struct Host {
+pub(crate) struct Host {
     opener: Opener,
 }
 
 impl Host {
     /// Says hello over `socket`.
-    pub async fn connect(socket: UnixStream) -> Self {
+    pub(crate) async fn connect(socket: UnixStream) -> Self {
         let mut transport = Transport::new(socket);
         let epoch = EPOCH.fetch_add(1, Ordering::Relaxed) ^ std::process::id() << 8;
         let hello = Hello { version: VERSION, epoch };
@@ -46,26 +49,26 @@ impl Host {
     }
 
     /// Opens a stream of a kind.
-    pub async fn open(&self, kind: Preface) -> Stream {
+    pub(crate) async fn open(&self, kind: Preface) -> Stream {
         let mut stream = self.opener.open().await.expect("a stream opens");
         preface::write(&mut stream, kind).await.expect("the preface is sent");
         stream
     }
 
     /// Asks init.
-    pub async fn control(&self, request: control::Request) -> control::Response {
+    pub(crate) async fn control(&self, request: control::Request) -> control::Response {
         let mut stream = self.open(Preface::Control).await;
         control::write(&mut stream, &request).await.expect("the request is sent");
         timeout(LIMIT, control::read(&mut stream)).await.expect("in time").expect("init answers")
     }
 
     /// Sends an HTTP request.
-    pub async fn send(&self, request: Request<Full<Bytes>>) -> Response<Incoming> {
+    pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> Response<Incoming> {
         self.try_send(request).await.expect("the API answers")
     }
 
     /// Sends an HTTP request that may fail.
-    pub async fn try_send(
+    pub(crate) async fn try_send(
         &self,
         request: Request<Full<Bytes>>,
     ) -> hyper::Result<Response<Incoming>> {
@@ -76,13 +79,18 @@ impl Host {
     }
 
     /// GET.
-    pub async fn get(&self, path: &str) -> (u16, Bytes) {
+    pub(crate) async fn get(&self, path: &str) -> (u16, Bytes) {
         let request = Request::get(path).body(Full::default()).expect("a request");
         finish(self.send(request).await).await
     }
 
     /// POST.
-    pub async fn post(&self, path: &str, headers: &[(&str, &str)], body: impl Into<Bytes>) -> (u16, Bytes) {
+    pub(crate) async fn post(
+        &self,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Bytes>,
+    ) -> (u16, Bytes) {
         let mut request = Request::post(path);
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -92,7 +100,7 @@ impl Host {
     }
 
     /// A unary call; an error is what the guest says.
-    pub async fn call<T: DeserializeOwned>(
+    pub(crate) async fn call<T: DeserializeOwned>(
         &self,
         method: &str,
         message: &impl Serialize,
@@ -106,7 +114,7 @@ impl Host {
     }
 
     /// Opens a server stream.
-    pub async fn stream(
+    pub(crate) async fn stream(
         &self,
         method: &str,
         headers: &[(&str, &str)],
@@ -131,14 +139,14 @@ async fn finish(response: Response<Incoming>) -> (u16, Bytes) {
 
 /// Messages of a server stream.
 #[derive(Debug)]
-pub struct Messages {
+pub(crate) struct Messages {
     body: Incoming,
     decoder: Decoder,
 }
 
 impl Messages {
     /// The next message; `Err` is the trailer, `None` in it a clean one.
-    pub async fn next(&mut self) -> Result<Value, Option<Error>> {
+    pub(crate) async fn next(&mut self) -> Result<Value, Option<Error>> {
         loop {
             match self.decoder.decode().expect("an envelope") {
                 Some(Envelope::Message(json)) => {

@@ -136,10 +136,18 @@ async fn what_cannot_be_started_says_why_before_any_start() {
         (json!({ "cmd": "/no/such" }), Code::NotFound, "no such file"),
         (json!({ "cmd": "/etc/passwd" }), Code::PermissionDenied, "permission denied"),
         (json!({ "cmd": "" }), Code::InvalidArgument, "no program"),
-        (json!({ "cmd": "ls", "cwd": "/nowhere" }), Code::InvalidArgument, "cwd '/nowhere' does not exist"),
+        (
+            json!({ "cmd": "ls", "cwd": "/nowhere" }),
+            Code::InvalidArgument,
+            "cwd '/nowhere' does not exist",
+        ),
         (json!({ "cmd": "ls", "cwd": "/etc/passwd" }), Code::InvalidArgument, "not a directory"),
         (json!({ "cmd": "ls", "args": ["x".repeat(200_000)] }), Code::InvalidArgument, "too long"),
-        (json!({ "cmd": "ls", "args": ["x".repeat(10 << 20)] }), Code::InvalidArgument, "longer than"),
+        (
+            json!({ "cmd": "ls", "args": ["x".repeat(10 << 20)] }),
+            Code::InvalidArgument,
+            "longer than",
+        ),
         (json!({ "cmd": "ls", "args": ["a\0b"] }), Code::InvalidArgument, "zero byte"),
     ];
     for (process, code, text) in cases {
@@ -183,7 +191,10 @@ async fn a_signal_ends_a_process_and_what_it_started() {
     let pid = pid(&mut messages).await;
     signal(&host, pid, "SIGNAL_SIGKILL").await.expect("sent");
     let run = finish(&mut messages).await;
-    assert_eq!((&run.end["exitCode"], run.end["status"].as_str()), (&json!(-1), Some("signal: killed")));
+    assert_eq!(
+        (&run.end["exitCode"], run.end["status"].as_str()),
+        (&json!(-1), Some("signal: killed"))
+    );
     assert_eq!(signal(&host, pid, "SIGNAL_SIGTERM").await.unwrap_err().code, Code::NotFound);
     assert_eq!(signal(&host, pid, "SIGNAL_NONE").await.unwrap_err().code, Code::InvalidArgument);
     assert_eq!(self::run(&host, "pgrep -c sleep").await.stdout, "0\n");
@@ -221,7 +232,8 @@ async fn a_process_outlives_its_stream_and_can_be_followed_again() {
     input(&host, pid, "stdin", "it\n").await.expect("taken");
     assert_eq!(finish(&mut messages).await.stdout, "got it\n");
     // Retained: the end is still told.
-    let mut late = host.stream("/process.Process/Connect", &[], &json!({ "process": selector(pid) })).await;
+    let mut late =
+        host.stream("/process.Process/Connect", &[], &json!({ "process": selector(pid) })).await;
     assert_eq!(finish(&mut late).await.end["status"], "exit status 0");
     let unknown = json!({ "process": selector(99_999) });
     let mut none = host.stream("/process.Process/Connect", &[], &unknown).await;
@@ -237,7 +249,8 @@ async fn a_terminal_has_a_size_and_an_owner() {
     message["pty"] = json!({ "size": { "cols": 80, "rows": 24 } });
     let mut messages = start(&host, &[], &message).await;
     let pid = pid(&mut messages).await;
-    let resize = json!({ "process": selector(pid), "pty": { "size": { "cols": 100, "rows": 30 } } });
+    let resize =
+        json!({ "process": selector(pid), "pty": { "size": { "cols": 100, "rows": 30 } } });
     let mut seen = String::new();
     while !seen.contains("tty") {
         let message = messages.next().await.expect("output");
@@ -261,7 +274,9 @@ async fn a_stream_of_input_is_answered_when_all_was_taken() {
     let pid = pid(&mut messages).await;
     let mut body = Vec::new();
     let mut push = |event: Value| {
-        body.extend_from_slice(&guest_protocol::connect::message(&json!({ "event": event })).unwrap());
+        body.extend_from_slice(
+            &guest_protocol::connect::message(&json!({ "event": event })).unwrap(),
+        );
     };
     push(json!({ "start": { "process": selector(pid) } }));
     for _ in 0..3 {

@@ -64,7 +64,8 @@ async fn processes_outlive_the_api() {
     let mut messages = start(&host, &[], &shell("read line; echo got $line")).await;
     let number = pid(&mut messages).await;
     let root = ("authorization", "Basic cm9vdDo=");
-    let script = "for p in /proc/[0-9]*; do grep -q '^Uid:.990' $p/status && kill -9 ${p#/proc/}; done";
+    let script =
+        "for p in /proc/[0-9]*; do grep -q '^Uid:.990' $p/status && kill -9 ${p#/proc/}; done";
     finish(&mut start(&host, &[root], &shell(script)).await).await;
     assert!(finish(&mut messages).await.error.is_some(), "the stream broke off");
     let follow = json!({ "process": { "pid": number } });

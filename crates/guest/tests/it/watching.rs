@@ -34,7 +34,8 @@ async fn events_wait_until_they_are_fetched() {
         let (host, method) = (host.clone(), format!("/filesystem.Filesystem/{method}"));
         async move { host.call::<Value>(&method, &message).await }
     };
-    let watcher = call("CreateWatcher", json!({ "path": "/tmp/w", "recursive": true })).await.unwrap();
+    let watcher =
+        call("CreateWatcher", json!({ "path": "/tmp/w", "recursive": true })).await.unwrap();
     run(&host, "mkdir /tmp/w/d; touch /tmp/w/d/f").await;
     let mut names = Vec::new();
     while !names.contains(&"d/f".to_owned()) {
