@@ -222,9 +222,8 @@ impl QemuBackend {
 
     /// The machine of a sandbox, watched from now on if it was not before.
     async fn machine(&self, id: &SandboxId) -> Result<Arc<Machine>, BackendError> {
-        let known = |slot: &Slot| {
-            slot.machine.lock().unwrap_or_else(PoisonError::into_inner).clone()
-        };
+        let known =
+            |slot: &Slot| slot.machine.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let site = self.site(id);
         if !site.folder.exists() {
             return Err(BackendError::NotFound);

@@ -22,8 +22,7 @@ use serde::{Deserialize, Serialize};
 /// The dynamic linker's path in the x86-64 ABI.
 const LINKER: &str = "/lib64/ld-linux-x86-64.so.2";
 /// Where distributions put QEMU's modules.
-const MODULES: [&str; 3] =
-    ["/usr/lib/x86_64-linux-gnu/qemu", "/usr/lib64/qemu", "/usr/lib/qemu"];
+const MODULES: [&str; 3] = ["/usr/lib/x86_64-linux-gnu/qemu", "/usr/lib64/qemu", "/usr/lib/qemu"];
 /// Firmware that a `microvm` with a Linux kernel asks for.
 const FIRMWARE: [&str; 2] = ["bios-microvm.bin", "linuxboot_dma.bin"];
 /// Firmware that some builds ask for.
@@ -57,7 +56,10 @@ impl Build {
     /// copies are there.
     pub(super) fn is_current(&self) -> bool {
         self.root.is_dir()
-            && self.sources.iter().all(|(path, stamp)| stamp_of(path).is_ok_and(|now| now == *stamp))
+            && self
+                .sources
+                .iter()
+                .all(|(path, stamp)| stamp_of(path).is_ok_and(|now| now == *stamp))
     }
 }
 

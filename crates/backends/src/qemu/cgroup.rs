@@ -259,7 +259,10 @@ mod tests {
 
     fn mountinfo(lines: &[(&str, &Path, &str)]) -> String {
         let line = |(kind, path, options): &(&str, &Path, &str)| {
-            format!("30 24 0:26 / {} rw,nosuid shared:9 - {kind} {kind} rw,{options}\n", path.display())
+            format!(
+                "30 24 0:26 / {} rw,nosuid shared:9 - {kind} {kind} rw,{options}\n",
+                path.display()
+            )
         };
         lines.iter().map(line).collect()
     }

@@ -81,11 +81,7 @@ pub(super) async fn start(
         Err(format!("QEMU was not ready after {} seconds", LOADING.as_secs()).into())
     });
     let (qmp, link, qmp_us, load_us) = loaded.map_err(|cause| failed(explain(&site, cause)))?;
-    let complete = Record {
-        process: Some(started.process),
-        complete: true,
-        ..site.folder.read()
-    };
+    let complete = Record { process: Some(started.process), complete: true, ..site.folder.read() };
     site.folder.write(&complete).map_err(|error| failed(error.into()))?;
     let machine = Machine::watch(site.folder, site.group, started.handle, Some(qmp), Some(link));
     let machine = machine.map_err(|error| failed(error.into()))?;

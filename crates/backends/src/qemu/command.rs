@@ -150,9 +150,9 @@ fn kernel_parameters(accelerator: Accelerator, resources: &Resources, tsc_khz: u
     let Resources { disk_mib, processes, .. } = resources;
     let clock = match accelerator {
         Accelerator::Kvm => String::new(),
-        Accelerator::Tcg => format!(
-            " no_timer_check tsc=reliable clocksource=tsc tsc_early_khz={tsc_khz}"
-        ),
+        Accelerator::Tcg => {
+            format!(" no_timer_check tsc=reliable clocksource=tsc tsc_early_khz={tsc_khz}")
+        }
     };
     format!(
         "console=ttyS0 quiet panic=-1 reboot=t random.trust_cpu=on{clock} \

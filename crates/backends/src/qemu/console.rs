@@ -38,9 +38,13 @@ impl Console {
         &self.bytes
     }
 
-    /// The last line with anything to read on it.
-    pub(super) fn last_line(&self) -> Option<String> {
-        last_line(&self.bytes)
+    /// The line that says most about an end: the kernel's panic, else the last
+    /// one with anything to read on it.
+    pub(super) fn last_words(&self) -> Option<String> {
+        let panic = b"Kernel panic - ";
+        let at = self.bytes.windows(panic.len()).rposition(|window| window == panic);
+        let line = at.and_then(|at| self.bytes[at..].split(|byte| *byte == b'\n').next());
+        last_line(line.unwrap_or(&self.bytes))
     }
 }
 
@@ -74,7 +78,10 @@ mod tests {
     fn a_line_for_people_obeys_no_terminal_codes() {
         let mut console = Console::default();
         console.push(b"boot\r\nKernel panic \x1b[31mnow\x07\r\n\r\n \n");
-        assert_eq!(console.last_line().as_deref(), Some("Kernel panic [31mnow"));
-        assert_eq!(Console::default().last_line(), None);
+        assert_eq!(console.last_words().as_deref(), Some("Kernel panic [31mnow"));
+        assert_eq!(Console::default().last_words(), None);
+        console.push(b"[1.0] Kernel panic - not syncing: out of memory\r\nKernel Offset: 0\r\n");
+        let words = console.last_words();
+        assert_eq!(words.as_deref(), Some("Kernel panic - not syncing: out of memory"));
     }
 }

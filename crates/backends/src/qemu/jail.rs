@@ -64,13 +64,10 @@ pub fn main() -> ExitCode {
     match run(&mut status) {
         Ok(code) => code,
         Err(failure) => {
-            let report =
-                Report::Failed { step: failure.step, cause: failure.cause.to_string() };
+            let report = Report::Failed { step: failure.step, cause: failure.cause.to_string() };
             // The backend may be gone; then nobody is left to tell.
             match status {
-                Some(socket) if order::report(socket.as_fd(), &report).is_ok() => {
-                    ExitCode::FAILURE
-                }
+                Some(socket) if order::report(socket.as_fd(), &report).is_ok() => ExitCode::FAILURE,
                 _ => ExitCode::from(2),
             }
         }
@@ -117,12 +114,12 @@ fn become_machine(
     enter::root(&order)?;
     let socket = status.as_ref().map(AsFd::as_fd);
     let table = enter::Descriptors::arrange(socket, &order, descriptors)?;
-    if order.lifetime == Lifetime::EndsWithCaller {
-        if let Some(machine) = during("splitting off", split(0))? {
-            // The machine alone must hold it, or its end would say nothing.
-            status.take();
-            return watcher::watch(machine);
-        }
+    if order.lifetime == Lifetime::EndsWithCaller
+        && let Some(machine) = during("splitting off", split(0))?
+    {
+        // The machine alone must hold it, or its end would say nothing.
+        status.take();
+        return watcher::watch(machine);
     }
     enter::renounce(&order)?;
     // Of the descriptors, only the ones in the table are left from here on.

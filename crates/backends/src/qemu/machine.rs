@@ -16,10 +16,7 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use rustix::{
-    net::Shutdown,
-    process::Signal,
-};
+use rustix::{net::Shutdown, process::Signal};
 use serde_json::json;
 use tokio::{
     io::unix::AsyncFd,
@@ -239,8 +236,8 @@ impl Task {
 
     fn with_last_line(&self, cause: String) -> String {
         let console = self.console.lock().unwrap_or_else(PoisonError::into_inner);
-        match console.last_line() {
-            Some(line) => format!("{cause}; its console ended with \"{line}\""),
+        match console.last_words() {
+            Some(line) => format!("{cause}; its console said last: \"{line}\""),
             None => cause,
         }
     }

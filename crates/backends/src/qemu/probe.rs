@@ -131,10 +131,14 @@ pub(super) fn is_root() -> bool {
 
 fn look(places: &Places<'_>, checks: &mut Vec<Check>) -> Option<Findings> {
     checks.push(rights());
-    let hierarchy = keep(checks, "limits", hierarchy(), |hierarchy| {
-        format!("{} with memory, cpu and pids", hierarchy.version())
-    }, "mount cgroup v2 with the memory, cpu and pids controllers; in a container, start it with \
-        the host's cgroup namespace and a writable /sys/fs/cgroup");
+    let hierarchy = keep(
+        checks,
+        "limits",
+        hierarchy(),
+        |hierarchy| format!("{} with memory, cpu and pids", hierarchy.version()),
+        "mount cgroup v2 with the memory, cpu and pids controllers; in a container, start it with \
+        the host's cgroup namespace and a writable /sys/fs/cgroup",
+    );
     let build = keep(
         checks,
         "QEMU",
@@ -293,10 +297,27 @@ fn arguments(accelerator: Accelerator) -> Vec<String> {
     };
     let firmware = format!("/proc/self/fd/{}", number::KERNEL);
     let line = [
-        "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-L", "/firmware",
-        "-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
-        "-M", "microvm", "-accel", accelerator, "-cpu", processor, "-m", "16M",
-        "-bios", &firmware, "-device", "isa-debug-exit,iobase=0xf4,iosize=4",
+        "-nodefaults",
+        "-no-user-config",
+        "-no-reboot",
+        "-display",
+        "none",
+        "-L",
+        "/firmware",
+        "-sandbox",
+        "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
+        "-M",
+        "microvm",
+        "-accel",
+        accelerator,
+        "-cpu",
+        processor,
+        "-m",
+        "16M",
+        "-bios",
+        &firmware,
+        "-device",
+        "isa-debug-exit,iobase=0xf4,iosize=4",
     ];
     line.map(str::to_owned).to_vec()
 }

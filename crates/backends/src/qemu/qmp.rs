@@ -86,13 +86,8 @@ impl Qmp {
 
     /// The same over a connection that exists.
     pub(super) async fn over(stream: UnixStream) -> io::Result<Self> {
-        let mut qmp = Self {
-            stream,
-            buffer: BytesMut::new(),
-            events: VecDeque::new(),
-            sent: 0,
-            answered: 0,
-        };
+        let mut qmp =
+            Self { stream, buffer: BytesMut::new(), events: VecDeque::new(), sent: 0, answered: 0 };
         qmp.send("qmp_capabilities", json!({})).await?;
         Ok(qmp)
     }
@@ -274,9 +269,8 @@ mod tests {
     async fn an_endless_line_ends_the_connection() {
         let (near, mut far) = UnixStream::pair().unwrap();
         let mut qmp = Qmp::over(near).await.unwrap();
-        let writer = tokio::spawn(async move {
-            while far.write_all(&[b' '; 4096]).await.is_ok() {}
-        });
+        let writer =
+            tokio::spawn(async move { while far.write_all(&[b' '; 4096]).await.is_ok() {} });
         assert!(qmp.event().await.is_err());
         drop(qmp);
         writer.await.unwrap();

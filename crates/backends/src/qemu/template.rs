@@ -54,8 +54,11 @@ pub(super) struct Template {
 #[derive(Debug)]
 pub(super) struct Templates {
     folder: PathBuf,
-    loaded: Mutex<HashMap<Digest, Arc<tokio::sync::Mutex<Option<Arc<Template>>>>>>,
+    loaded: Mutex<HashMap<Digest, Place>>,
 }
+
+/// A template, or room for it. Held while it is made.
+type Place = Arc<tokio::sync::Mutex<Option<Arc<Template>>>>;
 
 /// Everything that decides what is in a template.
 #[derive(Serialize)]

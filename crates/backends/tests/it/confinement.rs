@@ -17,7 +17,7 @@ fn status(pid: i32, name: &str) -> String {
 /// S2, S4, S8, S10, L19, L20
 #[tokio::test(flavor = "multi_thread")]
 async fn a_machine_is_confined() {
-    let Some(rig) = Rig::open("confinement", Lifetime::Outlives) else { return };
+    let Some(rig) = Rig::open("confinement", Lifetime::Outlives).await else { return };
     let (id, other) = (sandbox_id(), sandbox_id());
     rig.backend.create(&id, &rig.spec).await.unwrap();
     rig.backend.create(&other, &rig.spec).await.unwrap();
@@ -63,8 +63,13 @@ async fn a_machine_is_confined() {
         let target = fs::read_link(descriptor.unwrap().path()).unwrap();
         let target = target.to_string_lossy().into_owned();
         let ours = [
-            "socket:", "pipe:", "anon_inode:", "/memfd:coldframe-", "/dev/null",
-            "/memfd:tcg-jit", "/memfd:memory-backend",
+            "socket:",
+            "pipe:",
+            "anon_inode:",
+            "/memfd:coldframe-",
+            "/dev/null",
+            "/memfd:tcg-jit",
+            "/memfd:memory-backend",
         ];
         let known = ours.iter().any(|prefix| target.starts_with(prefix))
             || ["rootfs.erofs", "stderr"].iter().any(|name| target.ends_with(name))
@@ -85,7 +90,7 @@ async fn a_machine_is_confined() {
 /// not even by the host's root through the machine's own descriptor.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_machine_can_write_into_its_template() {
-    let Some(rig) = Rig::open("template", Lifetime::Outlives) else { return };
+    let Some(rig) = Rig::open("template", Lifetime::Outlives).await else { return };
     let id = sandbox_id();
     rig.backend.create(&id, &rig.spec).await.unwrap();
     let pid = rig.pid(&id);

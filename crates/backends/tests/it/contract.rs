@@ -11,7 +11,7 @@ use crate::rig::Rig;
 /// S2, S3, K15
 #[tokio::test(flavor = "multi_thread")]
 async fn the_contract_holds() {
-    let Some(rig) = Rig::open("contract", Lifetime::Outlives) else { return };
+    let Some(rig) = Rig::open("contract", Lifetime::Outlives).await else { return };
     let backend = || Arc::clone(&rig.backend) as Arc<dyn Backend>;
     contract::creating_twice_makes_one_sandbox(backend(), &rig.spec).await;
     contract::destroying_what_is_absent_succeeds(backend(), &rig.spec).await;

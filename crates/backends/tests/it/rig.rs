@@ -3,7 +3,7 @@
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
+    time::{Duration, UNIX_EPOCH},
 };
 
 use backends::qemu::{Lifetime, QemuBackend, QemuConfig};
@@ -14,13 +14,14 @@ use domain::{
 };
 use guest_protocol::{
     client::GuestClient,
+    control::{Identity, Request},
     process::{Event, Output, ProcessConfig, StartRequest},
 };
 use sandbox::{backend::Backend, link, spec::SandboxSpec};
 use tokio::time::timeout;
 
 /// Far longer than anything takes.
-pub(crate) const BOUND: Duration = Duration::from_secs(300);
+pub(crate) const BOUND: Duration = Duration::from_secs(60);
 
 /// A place to run machines. Tests that look at the whole place have one of
 /// their own; templates are shared by all.
@@ -32,14 +33,19 @@ pub(crate) struct Rig {
 
 impl Rig {
     /// The rig, or nothing when this host cannot run machines.
-    pub(crate) fn open(name: &str, lifetime: Lifetime) -> Option<Self> {
-        match Self::build(name, lifetime) {
-            Ok(rig) => Some(rig),
+    pub(crate) async fn open(name: &str, lifetime: Lifetime) -> Option<Self> {
+        let rig = match Self::build(name, lifetime) {
+            Ok(rig) => rig,
             Err(reason) => {
                 println!("not run: {reason}");
-                None
+                return None;
             }
+        };
+        // What a failed run of the same test left.
+        for id in rig.backend.list().await.unwrap() {
+            rig.backend.destroy(&id).await.unwrap();
         }
+        Some(rig)
     }
 
     fn build(name: &str, lifetime: Lifetime) -> Result<Self, String> {
@@ -94,7 +100,8 @@ fn image(folder: &Path) -> std::io::Result<Image> {
     })
 }
 
-/// Runs a shell command in a sandbox, as a user, and returns what it printed.
+/// Gives a sandbox its identity, runs a shell command in it as a user, and
+/// returns what it printed.
 pub(crate) async fn run(
     backend: &dyn Backend,
     id: &SandboxId,
@@ -105,6 +112,17 @@ pub(crate) async fn run(
     let pipe = backend.connect(id).await?;
     let (link, living) = timeout(BOUND, link::establish(pipe, epoch)).await??;
     let talk = async {
+        let identity = Identity {
+            sandbox: id.to_string(),
+            hostname: "sandbox".into(),
+            machine_id: [1; 16],
+            unix_nanos: u64::try_from(UNIX_EPOCH.elapsed()?.as_nanos())?,
+            entropy: [epoch.to_le_bytes()[0]; 32],
+            environment: Vec::new(),
+            accounts: vec![1000, 0],
+        };
+        let identify = Request::Identify(Box::new(identity));
+        link.control().await?.call(&identify, BOUND).await?;
         let guest = GuestClient::new(link);
         let process = ProcessConfig {
             cmd: "/bin/sh".into(),

@@ -63,7 +63,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
 /// S14: nothing is left of a hundred sandboxes.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_left_of_a_hundred_sandboxes() {
-    let Some(rig) = Rig::open("scale-cycles", Lifetime::Outlives) else { return };
+    let Some(rig) = Rig::open("scale-cycles", Lifetime::Outlives).await else { return };
     rig.backend.prepare(&rig.spec).await.unwrap();
     let before = traces(&rig);
     let (mut creates, mut destroys) = (Vec::new(), Vec::new());
@@ -86,7 +86,7 @@ async fn nothing_is_left_of_a_hundred_sandboxes() {
 /// S14, S87
 #[tokio::test(flavor = "multi_thread")]
 async fn twenty_sandboxes_start_at_once() {
-    let Some(rig) = Rig::open("scale-burst", Lifetime::Outlives) else { return };
+    let Some(rig) = Rig::open("scale-burst", Lifetime::Outlives).await else { return };
     rig.backend.prepare(&rig.spec).await.unwrap();
     let ids: Vec<SandboxId> = (0..20).map(|_| sandbox_id()).collect();
     let begun = Instant::now();

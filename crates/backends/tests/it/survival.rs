@@ -10,11 +10,14 @@ use crate::rig::{BOUND, Rig, run};
 /// A machine and its processes outlive the server that made it.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_next_server_finds_a_running_machine() {
-    let Some(mut rig) = Rig::open("survival", Lifetime::Outlives) else { return };
+    let Some(mut rig) = Rig::open("survival", Lifetime::Outlives).await else { return };
     let id = sandbox_id();
     rig.backend.create(&id, &rig.spec).await.unwrap();
-    let started = run(&*rig.backend, &id, 1, "user", "sleep 1000 >/dev/null 2>&1 & echo $!");
-    let sleeper = started.await.unwrap().trim().to_owned();
+    let command = "echo first words > /dev/console; sleep 1000 >/dev/null 2>&1 & echo $!";
+    let started = run(&*rig.backend, &id, 1, "root", command).await.unwrap();
+    let sleeper = started.trim().to_owned();
+    // Reading empties QEMU's ring.
+    rig.backend.console(&id).await.unwrap();
 
     // Nothing is told to stop: this is what `kill -9` leaves.
     let next = rig.reopen();
@@ -22,9 +25,10 @@ async fn the_next_server_finds_a_running_machine() {
     assert_eq!(rig.backend.list().await.unwrap(), [id.clone()]);
     rig.backend.create(&id, &rig.spec).await.unwrap();
     let command = format!("kill -0 {sleeper} && echo alive");
-    let alive = run(&*rig.backend, &id, 2, "user", &command).await.unwrap();
+    let alive = run(&*rig.backend, &id, 2, "root", &command).await.unwrap();
     assert_eq!(alive.trim(), "alive");
-    assert!(!rig.backend.console(&id).await.unwrap().is_empty());
+    let console = rig.backend.console(&id).await.unwrap();
+    assert!(String::from_utf8_lossy(&console).contains("first words"), "{console:?}");
 
     let pid = rig.pid(&id).to_string();
     std::process::Command::new("kill").args(["-9", &pid]).status().unwrap();
@@ -36,7 +40,7 @@ async fn the_next_server_finds_a_running_machine() {
 /// What a crash left half-made is listed, and goes.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_half_made_sandbox_is_found_and_removed() {
-    let Some(rig) = Rig::open("survival-half", Lifetime::Outlives) else { return };
+    let Some(rig) = Rig::open("survival-half", Lifetime::Outlives).await else { return };
     let id = sandbox_id();
     let folder = rig.config.run_dir.join(id.as_str());
     std::fs::create_dir_all(&folder).unwrap();
@@ -53,7 +57,7 @@ async fn a_half_made_sandbox_is_found_and_removed() {
 /// A machine that was made to end with its maker does, also without a word.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_machine_can_be_made_to_end_with_its_maker() {
-    let Some(rig) = Rig::open("survival-not", Lifetime::EndsWithCaller) else { return };
+    let Some(rig) = Rig::open("survival-not", Lifetime::EndsWithCaller).await else { return };
     let id = sandbox_id();
     rig.backend.create(&id, &rig.spec).await.unwrap();
     let process = format!("/proc/{}", rig.pid(&id));

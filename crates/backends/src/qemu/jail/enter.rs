@@ -45,10 +45,7 @@ pub(super) fn root(order: &Order) -> Result<(), Failure> {
 fn build_root(root: &Path, kvm: bool) -> io::Result<()> {
     // When memory runs out, a sandbox goes before anything else on this host.
     fs::write("/proc/self/oom_score_adj", "500")?;
-    rustix::mount::mount_change(
-        "/",
-        MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
-    )?;
+    rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
     rustix::mount::mount_bind(root, root)?;
     let mut devices = vec!["null", "urandom"];
     if kvm {

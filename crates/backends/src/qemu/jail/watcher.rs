@@ -33,10 +33,8 @@ pub(super) fn watch(machine: i32) -> Result<ExitCode, Failure> {
     // the others were closed; it stays open until this process ends.
     let life = unsafe { BorrowedFd::borrow_raw(LIFE) };
     loop {
-        let mut waits = [
-            PollFd::new(&life, PollFlags::empty()),
-            PollFd::new(&machine, PollFlags::IN),
-        ];
+        let mut waits =
+            [PollFd::new(&life, PollFlags::empty()), PollFd::new(&machine, PollFlags::IN)];
         match rustix::event::poll(&mut waits, None) {
             Ok(_) => {}
             Err(rustix::io::Errno::INTR) => continue,
@@ -46,10 +44,8 @@ pub(super) fn watch(machine: i32) -> Result<ExitCode, Failure> {
             return Ok(ExitCode::SUCCESS);
         }
         if !waits[1].revents().is_empty() {
-            let ended = rustix::process::waitid(
-                WaitId::PidFd(machine.as_fd()),
-                WaitIdOptions::EXITED,
-            );
+            let ended =
+                rustix::process::waitid(WaitId::PidFd(machine.as_fd()), WaitIdOptions::EXITED);
             let code = ended.ok().flatten().and_then(|status| {
                 let signal = status.terminating_signal().map(|signal| 128 + signal);
                 u8::try_from(status.exit_status().or(signal)?).ok()

@@ -126,15 +126,19 @@ impl Attempt {
         let mut qmp = Qmp::connect(&self.folder.qmp()).await?;
         qmp.answer("qmp_capabilities", STEP).await?;
         let pipe = UnixStream::connect(self.folder.link()).await?;
-        timeout(BOOT, port_opens(&mut qmp)).await.map_err(|_| {
-            format!("the guest did not answer within {} seconds", BOOT.as_secs())
-        })??;
+        timeout(BOOT, port_opens(&mut qmp))
+            .await
+            .map_err(|_| format!("the guest did not answer within {} seconds", BOOT.as_secs()))??;
 
         let (link, session) = link::establish(Box::new(pipe), EPOCH).await?;
         let mut session = std::pin::pin!(session);
         during(session.as_mut(), warm(&link)).await?;
         // The session stays connected, but nobody moves it after this.
-        during(session.as_mut(), async { Ok(sleep(QUIET).await) }).await?;
+        let quiet = async {
+            sleep(QUIET).await;
+            Ok(())
+        };
+        during(session.as_mut(), quiet).await?;
         let state = capture(&mut qmp).await?;
         // QEMU may end before it answers.
         qmp.execute("quit", json!({}), STEP).await.ok();
@@ -185,7 +189,7 @@ impl Attempt {
     fn explain(&self, cause: Cause) -> Cause {
         let console = Console::load(&self.folder.console());
         let complaint = std::fs::read(self.folder.complaints()).unwrap_or_default();
-        match console.last_line().or_else(|| last_line(&complaint)) {
+        match console.last_words().or_else(|| last_line(&complaint)) {
             Some(line) => format!("{}; the last that was heard: \"{line}\"", chain(&*cause)).into(),
             None => cause,
         }

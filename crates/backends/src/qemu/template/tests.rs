@@ -99,8 +99,7 @@ fn a_template_comes_back_from_disk_as_it_was() {
 fn a_damaged_template_is_none() {
     let folder = tempfile::tempdir().unwrap();
     let (key, kernel) = (Digest::of(b"key"), kernel(folder.path()));
-    for (name, content) in
-        [("memory", "x"), ("state", "y"), ("manifest.json", "{"), ("memory", "")]
+    for (name, content) in [("memory", "x"), ("state", "y"), ("manifest.json", "{"), ("memory", "")]
     {
         disk::store(folder.path(), key, &captured()).unwrap();
         fs::write(folder.path().join(super::name(key)).join(name), content).unwrap();
