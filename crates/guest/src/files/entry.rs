@@ -69,7 +69,7 @@ fn permissions(metadata: &Metadata) -> String {
         () if file_type.is_char_device() => 'c',
         () => '-',
     };
-    std::iter::once(first).chain(bits(metadata.mode()).into_iter()).collect()
+    std::iter::once(first).chain(bits(metadata.mode())).collect()
 }
 
 /// Nine letters; a special bit takes the place of an `x`.

@@ -16,7 +16,6 @@ use std::{
 use bytes::{Buf as _, Bytes};
 use flate2::read::MultiGzDecoder;
 use guest_protocol::filesystem::WriteInfo;
-use http_body_util::BodyExt as _;
 use hyper::{
     Request, Response, StatusCode,
     body::Incoming,
@@ -38,13 +37,9 @@ use crate::http::body::{self, Body};
 
 /// Pieces that wait for the disk.
 const QUEUE: usize = 4;
-/// What is still read of a body whose file has failed, so that the client gets
-/// to read the answer.
-const MAX_DISCARDED: u64 = 256 * 1024 * 1024;
-
 /// Writes what the body holds.
 pub(crate) async fn answer(worker: &Rc<Worker>, request: Request<Incoming>) -> Response<Body> {
-    let (head, mut body) = request.into_parts();
+    let (head, mut incoming) = request.into_parts();
     let query = Query::parse(head.uri.query().unwrap_or_default());
     let text = |name| {
         let value = head
@@ -66,9 +61,9 @@ pub(crate) async fn answer(worker: &Rc<Worker>, request: Request<Incoming>) -> R
     let outcome = match metadata::from_headers(&head.headers) {
         Err(failure) => Err(failure),
         Ok(metadata) if kind.starts_with("multipart/form-data") => {
-            parts(worker, &kind, path, &metadata, &mut body).await
+            parts(worker, &kind, path, &metadata, &mut incoming).await
         }
-        Ok(metadata) => whole(worker, path, gzip, metadata, &mut body).await,
+        Ok(metadata) => whole(worker, path, gzip, metadata, &mut incoming).await,
     };
     match outcome {
         Ok(written) => {
@@ -76,7 +71,7 @@ pub(crate) async fn answer(worker: &Rc<Worker>, request: Request<Incoming>) -> R
             body::json(StatusCode::OK, text)
         }
         Err(failure) => {
-            discard(&mut body).await;
+            body::discard(&mut incoming).await;
             failure.plain()
         }
     }
@@ -159,27 +154,8 @@ async fn parts(
 }
 
 async fn next(body: &mut Incoming) -> Result<Option<Bytes>, Failure> {
-    loop {
-        match body.frame().await {
-            None => return Ok(None),
-            Some(Ok(frame)) => {
-                if let Ok(bytes) = frame.into_data() {
-                    return Ok(Some(bytes));
-                }
-            }
-            Some(Err(_)) => return Err(Failure::new(Kind::Invalid, "the upload broke off")),
-        }
-    }
-}
-
-async fn discard(body: &mut Incoming) {
-    let mut read = 0;
-    while let Ok(Some(bytes)) = next(body).await {
-        read += bytes.len() as u64;
-        if read > MAX_DISCARDED {
-            return;
-        }
-    }
+    let piece = body::next(body).await;
+    piece.ok_or_else(|| Failure::new(Kind::Invalid, "the upload broke off"))
 }
 
 /// What is written where.

@@ -2,13 +2,16 @@
 
 use std::{convert::Infallible, io};
 
-use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full, Limited, combinators::UnsyncBoxBody};
+use bytes::{Bytes, BytesMut};
+use http_body_util::{BodyExt as _, Full, combinators::UnsyncBoxBody};
 use hyper::{
     Response, StatusCode,
     body::Incoming,
     header::{CONTENT_TYPE, HeaderValue},
 };
+
+/// What is read of a refused body before the connection is closed instead.
+const MAX_DISCARDED: u64 = 256 * 1024 * 1024;
 
 /// A body of any kind.
 pub(crate) type Body = UnsyncBoxBody<Bytes, io::Error>;
@@ -46,6 +49,41 @@ pub(crate) fn plain_error(status: StatusCode, message: &str) -> Response<Body> {
 
 /// Reads a whole body of at most `limit` bytes; `None` if it is longer or
 /// breaks off.
-pub(crate) async fn read(body: Incoming, limit: usize) -> Option<Bytes> {
-    Some(Limited::new(body, limit).collect().await.ok()?.to_bytes())
+pub(crate) async fn read(mut body: Incoming, limit: usize) -> Option<Bytes> {
+    let mut bytes = BytesMut::new();
+    while let Some(piece) = next(&mut body).await? {
+        if bytes.len() + piece.len() > limit {
+            discard(&mut body).await;
+            return None;
+        }
+        bytes.extend_from_slice(&piece);
+    }
+    Some(bytes.freeze())
+}
+
+/// Reads the rest of a body that is refused: a client that is still sending
+/// would see a broken connection instead of the answer.
+pub(crate) async fn discard(body: &mut Incoming) {
+    let mut read = 0;
+    while let Some(Some(piece)) = next(body).await {
+        read += piece.len() as u64;
+        if read > MAX_DISCARDED {
+            return;
+        }
+    }
+}
+
+/// The next piece; `None` if it broke off, `Some(None)` at the end.
+pub(crate) async fn next(body: &mut Incoming) -> Option<Option<Bytes>> {
+    loop {
+        match body.frame().await {
+            None => return Some(None),
+            Some(Err(_)) => return None,
+            Some(Ok(frame)) => {
+                if let Ok(bytes) = frame.into_data() {
+                    return Some(Some(bytes));
+                }
+            }
+        }
+    }
 }

@@ -78,6 +78,19 @@ impl Host {
         timeout(LIMIT, sender.send_request(request)).await.expect("an answer in time")
     }
 
+    /// Waits until the API answers again after it was killed. What was under way
+    /// then breaks off; the link does not.
+    pub(crate) async fn revived(&self) {
+        for _ in 0..500 {
+            let health = Request::get("/health").body(Full::default()).expect("a request");
+            if self.try_send(health).await.is_ok() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("the API does not come back");
+    }
+
     /// GET.
     pub(crate) async fn get(&self, path: &str) -> (u16, Bytes) {
         let request = Request::get(path).body(Full::default()).expect("a request");

@@ -257,10 +257,10 @@ async fn a_terminal_has_a_size_and_an_owner() {
         add(&mut seen, &message["event"]["data"]["pty"]);
     }
     host.call::<Empty>("/process.Process/Update", &resize).await.expect("resized");
-    input(&host, pid, "pty", "word\n").await.expect("taken");
     let close = json!({ "process": selector(pid) });
     let refused = host.call::<Empty>("/process.Process/CloseStdin", &close).await;
     assert_eq!(refused.unwrap_err().code, Code::FailedPrecondition);
+    input(&host, pid, "pty", "word\n").await.expect("taken");
     let run = finish(&mut messages).await;
     assert!(seen.starts_with("24 80\r\ntty"), "{seen:?}");
     assert!(run.terminal.contains("30 100\r\nword\r\n"), "{:?}", run.terminal);
