@@ -22,7 +22,7 @@ async fn the_next_server_finds_a_running_machine() {
     // Nothing is told to stop: this is what `kill -9` leaves.
     let next = rig.reopen();
     rig.backend = next;
-    assert_eq!(rig.backend.list().await.unwrap(), [id.clone()]);
+    assert_eq!(rig.backend.list().await.unwrap(), std::slice::from_ref(&id));
     rig.backend.create(&id, &rig.spec).await.unwrap();
     let command = format!("kill -0 {sleeper} && echo alive");
     let alive = run(&*rig.backend, &id, 2, "root", &command).await.unwrap();
@@ -44,7 +44,7 @@ async fn a_half_made_sandbox_is_found_and_removed() {
     let id = sandbox_id();
     let folder = rig.config.run_dir.join(id.as_str());
     std::fs::create_dir_all(&folder).unwrap();
-    assert_eq!(rig.backend.list().await.unwrap(), [id.clone()]);
+    assert_eq!(rig.backend.list().await.unwrap(), std::slice::from_ref(&id));
     assert!(rig.backend.connect(&id).await.is_err());
     timeout(BOUND, rig.backend.wait(&id)).await.unwrap();
     // A repeated create makes it whole.
