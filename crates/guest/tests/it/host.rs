@@ -133,14 +133,25 @@ impl Host {
         headers: &[(&str, &str)],
         message: &impl Serialize,
     ) -> Messages {
+        self.try_stream(method, headers, message).await.expect("the API answers")
+    }
+
+    /// Opens a server stream, unless the API is gone.
+    pub(crate) async fn try_stream(
+        &self,
+        method: &str,
+        headers: &[(&str, &str)],
+        message: &impl Serialize,
+    ) -> Option<Messages> {
         let body = connect::message(message).expect("a message");
         let mut request = Request::post(method).header("content-type", connect::STREAM);
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let response = self.send(request.body(Full::new(body)).expect("a request")).await;
+        let request = request.body(Full::new(body)).expect("a request");
+        let response = self.try_send(request).await.ok()?;
         assert_eq!(response.status(), 200);
-        Messages { body: response.into_body(), decoder: Decoder::default() }
+        Some(Messages { body: response.into_body(), decoder: Decoder::default() })
     }
 }
 
