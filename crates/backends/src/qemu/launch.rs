@@ -178,7 +178,7 @@ fn refusal(report: Report) -> LaunchError {
 }
 
 /// Ends a child of ours that nobody was told about, and takes its result.
-fn reap(pid: i32) {
+pub(super) fn reap(pid: i32) {
     if let Some(pid) = Pid::from_raw(pid) {
         // Nobody else waits for it, so the number is still its.
         rustix::process::kill_process(pid, Signal::KILL).unwrap_or_default();

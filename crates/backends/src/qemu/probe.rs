@@ -327,6 +327,7 @@ fn exit_code(pid: i32) -> io::Result<Option<i32>> {
     let process = Process::observe(pid)?.open();
     let process = process.ok_or_else(|| io::Error::other("the trial machine vanished"))?;
     if !pidfd::wait(&process, TRIAL)? {
+        launch::reap(pid);
         return Ok(None);
     }
     Ok(pidfd::take_status(&process).and_then(|status| status.exit_status()))

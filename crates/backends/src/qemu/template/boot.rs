@@ -13,7 +13,7 @@ use std::{
     os::fd::{AsFd as _, OwnedFd},
     path::Path,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 
@@ -84,14 +84,15 @@ impl Boot<'_> {
             host: Arc::clone(self.host),
             folder: Folder::at(scratch.to_owned()),
             group: self.host.hierarchy.own_group(&format!("template-{}", &key.hex()[..16])),
-            uid: None,
+            uid: OnceLock::new(),
+            process: OnceLock::new(),
         };
         let attempt = blocking(move || {
             attempt.remove();
             attempt.folder.create()?;
-            Ok(attempt)
+            Ok(Arc::new(attempt))
         });
-        let mut attempt =
+        let attempt =
             attempt.await.map_err(|source| BackendError::failed("booting a template", source))?;
         let captured = attempt.boot_and_capture(spec, self.tsc_khz).await;
         let captured = captured.map_err(|cause| {
@@ -106,18 +107,20 @@ impl Boot<'_> {
     }
 }
 
-/// A machine that will become a template, or nothing.
+/// A machine that will become a template, or nothing. Shared with the work that
+/// starts it, so that it is removed after that work, never during it.
 #[derive(Debug)]
 struct Attempt {
     host: Arc<Host>,
     folder: Folder,
     group: Group,
-    uid: Option<u32>,
+    uid: OnceLock<u32>,
+    process: OnceLock<OwnedFd>,
 }
 
 impl Attempt {
     async fn boot_and_capture(
-        &mut self,
+        self: &Arc<Self>,
         spec: &SandboxSpec,
         tsc_khz: u64,
     ) -> Result<Captured, Cause> {
@@ -148,16 +151,16 @@ impl Attempt {
     }
 
     async fn start(
-        &mut self,
+        self: &Arc<Self>,
         spec: &SandboxSpec,
         tsc_khz: u64,
     ) -> Result<(OwnedFd, Started), Cause> {
-        let claim = self.host.uids.claim()?;
-        self.uid = Some(claim.uid);
-        let (host, folder, group) =
-            (Arc::clone(&self.host), self.folder.clone(), self.group.clone());
+        let attempt = Arc::clone(self);
         let (image, resources) = (spec.image.clone(), spec.resources);
         let start = move || -> Result<(OwnedFd, Started), Cause> {
+            let host = &attempt.host;
+            let claim = host.uids.claim()?;
+            attempt.uid.get_or_init(|| claim.uid);
             let bytes = u64::from(resources.memory_mib) * 1024 * 1024;
             let memory = memfd::memory("coldframe-template", bytes)?;
             let modules = std::fs::read(&image.modules)?;
@@ -167,8 +170,8 @@ impl Attempt {
             let rootfs = File::open(&image.rootfs)?;
             let purpose = Purpose::Template { tsc_khz };
             let started = host.start(Start {
-                folder: &folder,
-                group: &group,
+                folder: &attempt.folder,
+                group: &attempt.group,
                 machine: Machine { accelerator: host.accelerator, resources, purpose },
                 claim,
                 lifetime: Lifetime::EndsWithCaller,
@@ -180,6 +183,8 @@ impl Attempt {
                     (initrd.as_fd(), number::INITRD),
                 ],
             })?;
+            let process = started.handle.try_clone()?;
+            attempt.process.get_or_init(|| process);
             Ok((memory, started))
         };
         tokio::task::spawn_blocking(start).await?
@@ -198,13 +203,18 @@ impl Attempt {
     fn remove(&self) {
         let deadline = Instant::now() + REMOVAL;
         let left = self.group.kill(deadline);
+        if let Some(process) = self.process.get()
+            && pidfd::wait(process, deadline.saturating_duration_since(Instant::now())).is_ok()
+        {
+            pidfd::take_status(process);
+        }
         let removed = self.group.remove(deadline).and_then(|()| self.folder.remove());
         if !left.is_empty() || removed.is_err() {
             // The next attempt of the same template tries again.
             tracing::warn!(processes = ?left, "a template machine could not be removed");
         }
-        if let Some(uid) = self.uid {
-            self.host.uids.release(uid);
+        if let Some(uid) = self.uid.get() {
+            self.host.uids.release(*uid);
         }
     }
 }
