@@ -116,6 +116,13 @@ fn summarize(taken: &[Taken]) -> Count {
     for name in &total.names {
         println!("failed: {name}");
     }
+    let mut reasons = total.not_run.clone();
+    reasons.sort();
+    reasons.dedup();
+    for reason in reasons {
+        let count = total.not_run.iter().filter(|other| **other == reason).count();
+        println!("not run: {count} tests: {reason}");
+    }
     println!();
     total
 }
@@ -129,7 +136,10 @@ impl Outcome {
     fn shown(&self) -> String {
         match self {
             Self::Counted(count) if count.failed > 0 => format!("{} FAILED", count.failed),
-            Self::Counted(count) => format!("{} passed", count.passed),
+            Self::Counted(count) if count.not_run.is_empty() => format!("{} passed", count.passed),
+            Self::Counted(count) => {
+                format!("{} passed, {} not run", count.passed, count.not_run.len())
+            }
             Self::NotRun(reason) => format!("not run: {reason}"),
         }
     }

@@ -123,7 +123,7 @@ pub(crate) fn stop(state: &Path) -> anyhow::Result<()> {
     let process: u32 = words.next().unwrap_or_default().parse().unwrap_or_default();
     let recorded: Option<u64> = words.next().and_then(|word| word.parse().ok());
     if recorded.is_some() && born(process) == recorded {
-        println!("    ending the server of an earlier run (process {process})");
+        println!("    ending the server (process {process})");
         let mut kill = privilege::command("kill")?;
         ensure!(kill.arg(process.to_string()).status()?.success(), "it could not be ended");
         let began = Instant::now();

@@ -56,7 +56,8 @@ impl Record {
     }
 
     /// Takes the parts of each start from the server's log: every field whose
-    /// name ends with `_ms` in a line of those who make and drive machines.
+    /// name says that it is a time, in a line of those who make and drive
+    /// machines.
     pub(super) fn time_inside(&mut self, log: &Path) -> anyhow::Result<()> {
         for line in fs::read_to_string(log)?.lines() {
             let Ok(Value::Object(line)) = serde_json::from_str(line) else { continue };
@@ -64,9 +65,10 @@ impl Record {
             if !DRIVERS.iter().any(|driver| text("target").starts_with(driver)) {
                 continue;
             }
-            let message = text("message");
+            // What the sandbox was called matters to nobody here.
+            let message = text("message").split(" of sandbox ").next().unwrap_or_default();
             for (name, value) in &line {
-                if let (Some(part), Some(millis)) = (name.strip_suffix("_ms"), value.as_f64()) {
+                if let Some((part, millis)) = value.as_f64().and_then(|value| time(name, value)) {
                     let part = format!("{message}: {}", part.replace('_', " "));
                     self.inside.entry(part).or_default().push_millis(millis);
                 }
@@ -78,5 +80,23 @@ impl Record {
     /// The way of this name, in whichever measurement it is.
     pub(super) fn way(&self, name: &str) -> Option<&Way> {
         self.starts.iter().chain(&self.commands).find(|way| way.name == name)
+    }
+}
+
+/// The name of a part and its time in milliseconds, by the unit in its name.
+fn time(name: &str, value: f64) -> Option<(&str, f64)> {
+    let millis = name.strip_suffix("_ms").map(|part| (part, value));
+    millis.or_else(|| name.strip_suffix("_us").map(|part| (part, value / 1000.0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_known_by_its_unit() {
+        assert_eq!(time("boot_ms", 3.0), Some(("boot", 3.0)));
+        assert_eq!(time("load_us", 1500.0), Some(("load", 1.5)));
+        assert_eq!(time("attempts", 2.0), None);
     }
 }

@@ -12,24 +12,28 @@ use std::{
 use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// How many tests passed and failed, and the names of those that failed.
+/// How many tests passed and failed, and what is to be said about some of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Count {
     pub(super) passed: u32,
     pub(super) failed: u32,
+    /// The names of those that failed.
     pub(super) names: Vec<String>,
+    /// Why some did nothing, or only half of what they do. They have not passed.
+    pub(super) not_run: Vec<String>,
 }
 
 impl Count {
     /// Something named `name` that is no test and failed.
     pub(super) fn failure(name: &str) -> Self {
-        Self { passed: 0, failed: 1, names: vec![name.to_owned()] }
+        Self { failed: 1, names: vec![name.to_owned()], ..Self::default() }
     }
 
     pub(super) fn add(&mut self, other: &Self) {
         self.passed += other.passed;
         self.failed += other.failed;
         self.names.extend_from_slice(&other.names);
+        self.not_run.extend_from_slice(&other.not_run);
     }
 
     /// Takes in one line of what `cargo test` prints.
@@ -39,7 +43,15 @@ impl Count {
             self.failed += failed;
         } else if let Some(name) = failed_test(line) {
             self.names.push(name.to_owned());
+        } else if let Some(reason) = line.strip_prefix("not run: ") {
+            self.not_run.push(reason.to_owned());
         }
+    }
+
+    /// Takes back what was counted as passed and was not run.
+    fn settle(&mut self) {
+        let not_run = u32::try_from(self.not_run.len()).unwrap_or(u32::MAX);
+        self.passed = self.passed.saturating_sub(not_run);
     }
 }
 
@@ -105,6 +117,7 @@ fn read(output: impl std::io::Read, end: &Sender<()>) -> std::io::Result<Count> 
         println!("{line}");
         count.read(&line);
     }
+    count.settle();
     // Nobody listens any more once the time is over.
     end.send(()).ok();
     Ok(count)
@@ -128,7 +141,17 @@ mod tests {
             echo 'test result: FAILED. 1 passed; 1 failed; 0 ignored; finished in 0.00s'; \
             echo 'test result: ok. 4 passed; 0 failed; 0 ignored; finished in 0.00s'; exit 101";
         let count = tests("x", &mut shell(script), LIMIT).expect("runs");
-        assert_eq!(count, Count { passed: 5, failed: 1, names: vec!["a::b".into()] });
+        assert_eq!((count.passed, count.failed), (5, 1));
+        assert_eq!(count.names, ["a::b"]);
+    }
+
+    #[test]
+    fn a_test_that_did_nothing_has_not_passed() {
+        let script = "echo 'not run: machines need root'; \
+            echo 'test result: ok. 3 passed; 0 failed; 0 ignored; finished in 0.00s'";
+        let count = tests("x", &mut shell(script), LIMIT).expect("runs");
+        assert_eq!(count.passed, 2);
+        assert_eq!(count.not_run, ["machines need root"]);
     }
 
     #[test]

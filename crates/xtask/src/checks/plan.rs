@@ -56,6 +56,9 @@ const LIMIT: Duration = Duration::from_secs(45 * 60);
 /// Tests that start virtual machines; a step each.
 const MACHINE_TESTS: [(&str, &str); 3] = [("guest", "it"), ("backends", "it"), ("cli", "vm")];
 
+/// Without it, a test that says that it does not run says so to nobody.
+const SHOWN: [&str; 2] = ["--", "--show-output"];
+
 fn not_yet(reason: &str) -> anyhow::Result<Outcome> {
     Ok(Outcome::NotRun(reason.to_owned()))
 }
@@ -148,7 +151,8 @@ fn crate_tests(made: &mut Made) -> anyhow::Result<Outcome> {
     if arguments.is_empty() {
         return not_yet("no crate has any");
     }
-    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    let mut arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    arguments.extend(SHOWN);
     cargo_test("crate tests", made, &arguments)
 }
 
@@ -161,7 +165,7 @@ fn machine_test(package: &str, test: &str, made: &mut Made) -> anyhow::Result<Ou
         "an earlier step did not make what it needs"
     );
     let mut cargo = test_command(made)?;
-    cargo.args(["--package", package, "--test", test]);
+    cargo.args(["--package", package, "--test", test]).args(SHOWN);
     cargo.env("COLDFRAME_TEST_IMAGES", workspace::images()?);
     if !privilege::is_root() {
         // Cargo builds as the user; only the test itself becomes root.
