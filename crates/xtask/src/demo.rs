@@ -37,7 +37,7 @@ pub(crate) struct DemoArgs {
     #[arg(long)]
     once: bool,
 
-    /// End the server that an earlier run left
+    /// End the server that an earlier run left, and its sandboxes
     #[arg(long, conflicts_with = "once")]
     stop: bool,
 }
@@ -57,7 +57,7 @@ const STEPS: [&str; 8] = [
 pub(crate) fn run(arguments: &DemoArgs) -> anyhow::Result<()> {
     let data = workspace::data()?;
     if arguments.stop {
-        return service::stop(&data);
+        return stop(&data);
     }
     let mut progress = Progress::new("demo", &STEPS);
     progress.step(|| setup::install(Purpose::Demo))?;
@@ -85,6 +85,26 @@ pub(crate) fn run(arguments: &DemoArgs) -> anyhow::Result<()> {
         farewell(&place, &service, &sandbox)?;
     }
     Ok(())
+}
+
+/// Ends what an earlier run left: the sandboxes, which outlive a server, and then
+/// the server.
+fn stop(data: &Path) -> anyhow::Result<()> {
+    let place = Place {
+        program: data.join("bin/coldframe"),
+        state: data.to_owned(),
+        images: workspace::images()?,
+        settings: "",
+    };
+    if !service::is_running(data) {
+        println!("no server of the demo runs");
+        return Ok(());
+    }
+    let running = walk::show(place.command()?.args(["sandbox", "list", "--state", "running"]))?;
+    for sandbox in running.lines().filter_map(|line| line.split('\t').next()) {
+        walk::show(place.command()?.args(["sandbox", "kill", sandbox]))?;
+    }
+    service::stop(data)
 }
 
 /// Starts the server and walks. Leaves both the server and the sandbox running

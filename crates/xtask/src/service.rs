@@ -116,24 +116,33 @@ impl Service {
     }
 }
 
+/// Whether the server that an earlier run left in `state` still runs.
+pub(crate) fn is_running(state: &Path) -> bool {
+    recorded(state).is_some_and(|(process, began)| born(process) == Some(began))
+}
+
 /// Ends the server that an earlier run left in `state`, if it still runs.
 pub(crate) fn stop(state: &Path) -> anyhow::Result<()> {
-    let Ok(text) = fs::read_to_string(record(state)) else { return Ok(()) };
-    let mut words = text.split_whitespace();
-    let process: u32 = words.next().unwrap_or_default().parse().unwrap_or_default();
-    let recorded: Option<u64> = words.next().and_then(|word| word.parse().ok());
-    if recorded.is_some() && born(process) == recorded {
+    let Some((process, _)) = recorded(state) else { return Ok(()) };
+    if is_running(state) {
         println!("    ending the server (process {process})");
         let mut kill = privilege::command("kill")?;
         ensure!(kill.arg(process.to_string()).status()?.success(), "it could not be ended");
         let began = Instant::now();
-        while born(process) == recorded {
+        while is_running(state) {
             ensure!(began.elapsed() < PATIENCE, "process {process} does not end");
             thread::sleep(Duration::from_millis(50));
         }
     }
     fs::remove_file(record(state))?;
     Ok(())
+}
+
+/// The process that was remembered, and when it began.
+fn recorded(state: &Path) -> Option<(u32, u64)> {
+    let text = fs::read_to_string(record(state)).ok()?;
+    let (process, began) = text.trim().split_once(' ')?;
+    Some((process.parse().ok()?, began.parse().ok()?))
 }
 
 fn record(state: &Path) -> PathBuf {
