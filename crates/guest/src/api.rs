@@ -76,7 +76,8 @@ pub(crate) fn run() -> io::Result<()> {
         let (to_init, queue) = mpsc::channel(QUEUE);
         let api = Rc::new(Api {
             to_init,
-            last_request: Cell::new(0),
+            // Apart from those of an earlier API, whose answers may still come.
+            last_request: Cell::new(u64::from(std::process::id()) << 32),
             environment: RefCell::default(),
             accounts: RefCell::default(),
             table: Table::default(),

@@ -38,9 +38,13 @@ use std::{
     os::fd::OwnedFd,
     path::PathBuf,
     rc::Rc,
+    sync::Arc,
 };
 
-use tokio::{sync::mpsc, task::spawn_local};
+use tokio::{
+    sync::{Semaphore, mpsc},
+    task::spawn_local,
+};
 
 use self::{cgroups::Cgroups, processes::Processes, reaper::Reaper};
 use crate::{console, messages::ToApi, port::Port};
@@ -53,6 +57,9 @@ pub(crate) const API_PORT: u16 = 49983;
 pub(crate) const RELAY_PORTS: [u16; 2] = [8788, 8789];
 /// Messages that wait for the API while it is being restarted.
 const API_QUEUE: usize = 1024;
+
+/// Processes being started at the same time.
+const MAX_STARTS: usize = 64;
 
 /// Where init runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,6 +83,8 @@ struct Init {
     processes: Processes,
     settings: RefCell<Settings>,
     to_api: mpsc::Sender<Parcel>,
+    /// Places for starts under way: what they hold is as large as the API likes.
+    starts: Arc<Semaphore>,
 }
 
 /// A message for the API with its descriptors.
@@ -142,6 +151,7 @@ fn set_up(place: Place) -> io::Result<(Init, Listeners, mpsc::Receiver<Parcel>)>
         processes: Processes::default(),
         settings: RefCell::new(settings),
         to_api,
+        starts: Arc::new(Semaphore::new(MAX_STARTS)),
     };
     Ok((init, listeners, messages))
 }

@@ -12,7 +12,7 @@ pub(crate) fn run<T>(threads: usize, main: impl Future<Output = io::Result<T>>) 
     let runtime = Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(threads)
-        .thread_stack_size(256 * 1024)
+        .thread_stack_size(1024 * 1024)
         .build()?;
     let outcome = LocalSet::new().block_on(&runtime, main);
     // A blocking call may be stuck in a file system that the workload serves.

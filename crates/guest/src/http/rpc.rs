@@ -40,6 +40,13 @@ pub(crate) fn respond<T: Serialize>(outcome: Result<T, Error>) -> Response<Body>
             .map_err(|error| Error::new(Code::Internal, format!("unwritable message: {error}")))
     });
     match encoded {
+        Ok(bytes) if bytes.len() > connect::MAX_MESSAGE => {
+            let text = format!(
+                "the answer has {} bytes, more than a message may: ask for less",
+                bytes.len()
+            );
+            fail(&Error::new(Code::ResourceExhausted, text))
+        }
         Ok(bytes) => body::json(StatusCode::OK, bytes),
         Err(error) => fail(&error),
     }

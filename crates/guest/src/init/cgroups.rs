@@ -14,6 +14,7 @@
 
 use std::{
     cell::RefCell,
+    collections::VecDeque,
     fs, io,
     os::fd::{AsFd as _, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
@@ -25,6 +26,8 @@ use rustix::{
     process::{Pid, Signal, kill_process_group},
 };
 
+/// Groups that one sweep looks at.
+const SWEEP: usize = 8;
 const ROOT: &str = "/sys/fs/cgroup";
 
 /// What the workload may use.
@@ -47,7 +50,7 @@ struct Groups {
     daemons: OwnedFd,
     files: OwnedFd,
     /// Groups whose process has ended and that were not empty then.
-    lingering: RefCell<Vec<PathBuf>>,
+    lingering: RefCell<VecDeque<PathBuf>>,
 }
 
 /// The group of one started process.
@@ -110,17 +113,21 @@ impl Cgroups {
             && let Err(error) = fs::remove_dir(&path)
             && error.raw_os_error() == Some(libc::EBUSY)
         {
-            groups.lingering.borrow_mut().push(path);
+            groups.lingering.borrow_mut().push_back(path);
         }
     }
 
-    /// Removes the groups that have become empty.
+    /// Removes groups that have become empty. A few at a time, in turn: the
+    /// workload decides how many there are and how often this is called.
     pub(super) fn sweep(&self) {
-        if let Some(groups) = &self.groups {
-            let busy = |path: &PathBuf| {
-                fs::remove_dir(path).is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY))
-            };
-            groups.lingering.borrow_mut().retain(busy);
+        let Some(groups) = &self.groups else { return };
+        let mut lingering = groups.lingering.borrow_mut();
+        for _ in 0..lingering.len().min(SWEEP) {
+            let Some(path) = lingering.pop_front() else { return };
+            let removed = fs::remove_dir(&path);
+            if removed.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY)) {
+                lingering.push_back(path);
+            }
         }
     }
 }

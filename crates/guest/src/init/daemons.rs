@@ -149,7 +149,13 @@ async fn read(init: &Rc<Init>, mut receiver: Receiver) -> io::Result<()> {
     while let Some((message, _)) = receiver.receive::<ToInit>().await? {
         match message {
             ToInit::Start { request, start } => {
-                super::task(start::answer(init.clone(), request, start));
+                // Waiting here makes the API wait; what it is told goes on.
+                let Ok(place) = init.starts.clone().acquire_owned().await else { return Ok(()) };
+                let init = init.clone();
+                super::task(async move {
+                    start::answer(init, request, start).await;
+                    drop(place);
+                });
             }
             ToInit::Signal { id, signal } => {
                 if (1..32).contains(&signal) {

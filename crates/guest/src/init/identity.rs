@@ -69,6 +69,14 @@ fn machine(identity: &Identity) -> io::Result<()> {
     replace("/etc/machine-id", &format!("{id}\n"))
 }
 
+/// Writes the files of no sandbox in particular, before a template is made:
+/// replacing them later is then the work of the writable layer alone.
+pub(super) fn prepare() -> io::Result<()> {
+    replace("/etc/hostname", "sandbox\n")?;
+    replace("/etc/hosts", &hosts("sandbox"))?;
+    replace("/etc/machine-id", "uninitialized\n")
+}
+
 fn hosts(hostname: &str) -> String {
     format!("127.0.0.1\tlocalhost {hostname}\n::1\tlocalhost ip6-localhost ip6-loopback\n")
 }

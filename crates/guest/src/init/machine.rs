@@ -13,7 +13,7 @@ use rustix::{
 
 use super::{
     cgroups::{Cgroups, Limits},
-    modules, mounts, network,
+    identity, modules, mounts, network,
     parameters::Parameters,
     step, sysctl,
 };
@@ -35,6 +35,7 @@ pub(super) fn set_up() -> io::Result<Cgroups> {
     let parameters = Parameters::parse(&line);
     step("load modules", modules::load())?;
     mounts::root(&parameters)?;
+    step("prepare the names", identity::prepare())?;
     step("bring up loopback", network::loopback())?;
     step("set kernel settings", sysctl::apply())?;
     let limits = Limits { memory: workload_memory(), processes: parameters.processes };

@@ -3,7 +3,13 @@
 //! A session ends when the host says hello again. Its streams end with it;
 //! processes do not.
 
-use std::{io, net::Ipv4Addr, os::unix::net::UnixStream as StdStream, rc::Rc, time::Duration};
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    os::unix::net::UnixStream as StdStream,
+    rc::Rc,
+    time::Duration,
+};
 
 use guest_protocol::{
     hello::{HelloAck, VERSION},
@@ -23,6 +29,8 @@ use crate::messages::ToApi;
 
 /// A stream that says nothing for so long is dropped.
 const PREFACE: Duration = Duration::from_secs(10);
+/// How long a program inside may take to accept.
+const DIAL: Duration = Duration::from_secs(10);
 /// Bytes under way in one direction of one stream.
 const BUFFER: usize = 32 * 1024;
 
@@ -35,17 +43,9 @@ where
     let mut transport = Transport::new(pipe);
     loop {
         transport.accept(&ack).await?;
-        match session(&init, &mut transport).await {
-            // A new host, or one that broke the rules of the mux. Either way the
-            // next thing to wait for is a hello.
-            Ok(()) => {}
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::ConnectionReset | io::ErrorKind::InvalidData
-                ) => {}
-            Err(error) => return Err(error),
-        }
+        // A new host, or one that broke the rules of the mux. Either way the next
+        // thing to wait for is a hello; a pipe that has failed fails there too.
+        session(&init, &mut transport).await.ok();
     }
 }
 
@@ -97,9 +97,13 @@ async fn dial(port: u16, mut stream: Stream) -> io::Result<()> {
     if !may_dial(port) {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
-    let mut program = match TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await {
+    // A program that does not accept keeps its callers waiting for minutes.
+    let connect = async |address: IpAddr| {
+        timeout(DIAL, TcpStream::connect((address, port))).await.map_err(io::Error::other)?
+    };
+    let mut program = match connect(Ipv4Addr::LOCALHOST.into()).await {
         Ok(program) => program,
-        Err(_) => TcpStream::connect((std::net::Ipv6Addr::LOCALHOST, port)).await?,
+        Err(_) => connect(Ipv6Addr::LOCALHOST.into()).await?,
     };
     program.set_nodelay(true)?;
     copy_bidirectional_with_sizes(&mut stream, &mut program, BUFFER, BUFFER).await.map(drop)
