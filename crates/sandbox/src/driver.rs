@@ -97,10 +97,13 @@ impl Driver {
     pub(crate) async fn run(mut self, origin: Origin) {
         let Some(ending) = self.live(origin).await else { return };
         self.link.send_replace(None);
+        let begun = tokio::time::Instant::now();
         self.remove().await;
+        let remove_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.record_end(&ending).await;
         let (state, _) = step(self.state.borrow().clone(), Event::Removed);
-        tracing::info!(sandbox.id = %self.id, cause = ending.cause.as_str(), "sandbox ended");
+        let cause = ending.cause.as_str();
+        tracing::info!(sandbox.id = %self.id, cause, remove_ms, "sandbox ended");
         self.state.send_replace(state);
     }
 

@@ -6,7 +6,7 @@ use domain::id::SandboxId;
 use guest_protocol::control::{Identity, Request};
 use tokio::{
     sync::{mpsc, watch},
-    time::timeout,
+    time::{Instant, timeout},
 };
 
 use crate::{
@@ -81,12 +81,12 @@ impl Machine {
     /// Holds a link for as long as the guest answers. The first session of a
     /// new machine gives it its identity.
     async fn keep_link(&self, mut identity: Option<Newborn>) -> Event {
-        let mut lost_since = tokio::time::Instant::now();
+        let mut lost_since = Instant::now();
         let mut last = String::from("no link yet");
         loop {
             match self.session(&mut identity, &mut last).await {
                 Session::Refused(why) => return Event::StartFailed(why),
-                Session::Broke { lived: true } => lost_since = tokio::time::Instant::now(),
+                Session::Broke { lived: true } => lost_since = Instant::now(),
                 Session::Broke { lived: false } => {}
             }
             self.link.send_replace(None);
@@ -105,6 +105,7 @@ impl Machine {
                 return Session::Broke { lived: false };
             }
         };
+        let begun = Instant::now();
         let (link, living) = match link::establish(pipe, self.random_u32()).await {
             Ok(established) => established,
             Err(error) => {
@@ -112,12 +113,16 @@ impl Machine {
                 return Session::Broke { lived: false };
             }
         };
+        let greet_us = micros(begun);
         let greeting = async {
             let mut control = link.control().await.map_err(|error| error.to_string())?;
             if let Some(newborn) = identity.as_ref() {
+                let begun = Instant::now();
                 let request = Request::Identify(Box::new(self.identity(newborn)));
                 let answered = control.call(&request, self.bounds.identify).await;
                 answered.map_err(|error| error.to_string())?;
+                let identify_us = micros(begun);
+                tracing::debug!(sandbox.id = %self.id, greet_us, identify_us, "the guest knows who it is");
             }
             Ok::<_, String>(control)
         };
@@ -220,4 +225,8 @@ fn describe(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
+}
+
+fn micros(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX)
 }
