@@ -1,6 +1,14 @@
 //! A server that goes, and the next one that finds what it left.
 
+use std::{
+    io::{BufRead as _, BufReader},
+    path::Path,
+    process::Stdio,
+    time::{Duration, UNIX_EPOCH},
+};
+
 use backends::qemu::Lifetime;
+use domain::id::SandboxId;
 use sandbox::backend::Backend as _;
 use testkit::fixtures::sandbox_id;
 use tokio::time::timeout;
@@ -75,4 +83,69 @@ async fn a_machine_can_be_made_to_end_with_its_maker() {
     };
     timeout(BOUND, gone).await.unwrap();
     next.destroy(&id).await.unwrap();
+}
+
+/// Says to the test below that it is the process to be killed.
+const VICTIM: &str = "COLDFRAME_TEST_VICTIM";
+
+/// Makes sandboxes for ever, in a process that another test kills.
+#[tokio::test(flavor = "multi_thread")]
+async fn victim() {
+    if std::env::var_os(VICTIM).is_none() {
+        return;
+    }
+    let Some(rig) = Rig::open("survival-kill", Lifetime::Outlives).await else { return };
+    println!("ready");
+    loop {
+        let id = SandboxId::from_random(rand_bytes());
+        rig.backend.create(&id, &rig.spec).await.unwrap();
+        rig.backend.destroy(&id).await.unwrap();
+    }
+}
+
+fn rand_bytes() -> [u8; 16] {
+    let nanos = UNIX_EPOCH.elapsed().unwrap().as_nanos();
+    (nanos ^ (u128::from(std::process::id()) << 64)).to_be_bytes()
+}
+
+/// Whatever a server was doing when it was killed, the next one finds and
+/// removes all of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_server_leaves_nothing_that_the_next_cannot_remove() {
+    let Some(rig) = Rig::open("survival-kill", Lifetime::Outlives).await else { return };
+    rig.backend.prepare(&rig.spec).await.unwrap();
+    for round in 0..15 {
+        let mut victim = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "survival::victim", "--nocapture"])
+            .env(VICTIM, "1")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(victim.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().contains("ready")));
+        tokio::time::sleep(Duration::from_millis(round * 17)).await;
+        victim.kill().unwrap();
+        victim.wait().unwrap();
+
+        let next = rig.reopen();
+        for id in next.list().await.unwrap() {
+            let group = Path::new("/sys/fs/cgroup/memory/coldframe").join(id.as_str());
+            let unified = Path::new("/sys/fs/cgroup/coldframe").join(id.as_str());
+            next.destroy(&id).await.unwrap();
+            assert!(!group.exists() && !unified.exists(), "{id}");
+        }
+        assert_eq!(next.list().await.unwrap(), []);
+    }
+    // A jailer that lost its server has ended by itself. Those of other tests are
+    // children of this process.
+    let jailer = Path::new(env!("CARGO_BIN_EXE_coldframe-jail"));
+    let own = format!("PPid:\t{}\n", std::process::id());
+    let orphan = |process: &Path| {
+        let status = std::fs::read_to_string(process.join("status")).unwrap_or_default();
+        std::fs::read_link(process.join("exe")).is_ok_and(|exe| exe == jailer)
+            && !status.contains(&own)
+    };
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    assert_eq!(processes.filter(|entry| orphan(&entry.path())).count(), 0);
 }
