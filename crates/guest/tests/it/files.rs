@@ -159,7 +159,7 @@ async fn directories_are_made_listed_moved_and_removed() {
     assert!(matches!(denied.code, Code::PermissionDenied | Code::InvalidArgument), "{denied:?}");
 }
 
-/// L30, L31, U32: file work has the account's rights, whoever parses the request.
+/// L30, L31, U17, U32: file work has the account's rights, whoever parses the request.
 #[tokio::test]
 async fn file_work_has_the_rights_of_its_account() {
     let guest = guest!();
@@ -168,10 +168,19 @@ async fn file_work_has_the_rights_of_its_account() {
     assert_eq!(host.get("/files?path=/root/x").await.0, 403);
     assert_eq!(host.get("/files?path=/root/x&username=root").await.0, 200);
     // The API and the worker hold nothing, and the account cannot look into them.
-    let status = run(&host, "for p in /proc/[0-9]*; do echo $(cat $p/comm) $(grep -E '^(Uid|CapEff|CapBnd|NoNewPrivs)' $p/status | tr '\\n\\t' '  '); done; cat /proc/*/environ 2>/dev/null | wc -c").await;
+    let script = r#"
+for p in /proc/[0-9]*; do
+    [ "$(cat $p/comm)" = guestd ] || continue
+    grep -E '^(Uid|CapEff|CapBnd|NoNewPrivs)' $p/status | tr '\n\t' '  '
+    for secret in mem environ maps fd/0; do head -c1 $p/$secret >/dev/null 2>&1 && echo "OPEN $p/$secret"; done
+    kill -0 ${p#/proc/} 2>/dev/null && echo REACHABLE
+    echo
+done"#;
+    let status = run(&host, script).await;
+    assert!(!status.stdout.contains("OPEN"), "{}", status.stdout);
     let none = "CapEff: 0000000000000000 CapBnd: 0000000000000000 NoNewPrivs: 1";
     for uid in [990, 991, 1000] {
-        let line = format!("guestd Uid: {uid} {uid} {uid} {uid} {none}");
+        let line = format!("Uid: {uid} {uid} {uid} {uid} {none}");
         assert!(status.stdout.contains(&line), "{uid}: {}", status.stdout);
     }
 }

@@ -68,6 +68,22 @@ impl Guest {
         Host::connect(socket).await
     }
 
+    /// Says hello through `guestd connect`, whose two pipes are then the link.
+    pub(crate) async fn connect_by_program(&self) -> (Host, Child) {
+        let (near, far) = std::os::unix::net::UnixStream::pair().expect("a socket pair");
+        let far = std::os::fd::OwnedFd::from(far);
+        let program = Command::new(env!("CARGO_BIN_EXE_guestd"))
+            .arg("connect")
+            .arg(&self.socket)
+            .stdin(far.try_clone().expect("a copy"))
+            .stdout(far)
+            .spawn()
+            .expect("the bridge starts");
+        near.set_nonblocking(true).expect("not blocking");
+        let near = UnixStream::from_std(near).expect("a socket");
+        (Host::connect(near).await, program)
+    }
+
     /// Says hello and gives the guest an identity.
     pub(crate) async fn identified(&self, accounts: &[u32]) -> Host {
         let host = self.connect().await;

@@ -64,18 +64,22 @@ impl Host {
 
     /// Sends an HTTP request.
     pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> Response<Incoming> {
-        self.try_send(request).await.expect("the API answers")
+        self.try_send(request).await.expect("the API answers").expect("the link is up")
     }
 
-    /// Sends an HTTP request that may fail.
+    /// Sends an HTTP request that may fail; `None` when the session is over.
     pub(crate) async fn try_send(
         &self,
         request: Request<Full<Bytes>>,
-    ) -> hyper::Result<Response<Incoming>> {
-        let stream = self.open(Preface::GuestApi).await;
+    ) -> hyper::Result<Option<Response<Incoming>>> {
+        let Ok(mut stream) = self.opener.open().await else { return Ok(None) };
+        if preface::write(&mut stream, Preface::GuestApi).await.is_err() {
+            return Ok(None);
+        }
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         tokio::spawn(connection);
-        timeout(LIMIT, sender.send_request(request)).await.expect("an answer in time")
+        let sending = timeout(LIMIT, sender.send_request(request));
+        sending.await.expect("an answer in time").map(Some)
     }
 
     /// Waits until the API answers again after it was killed. What was under way
@@ -149,7 +153,7 @@ impl Host {
             request = request.header(*name, *value);
         }
         let request = request.body(Full::new(body)).expect("a request");
-        let response = self.try_send(request).await.ok()?;
+        let response = self.try_send(request).await.ok()??;
         assert_eq!(response.status(), 200);
         Some(Messages { body: response.into_body(), decoder: Decoder::default() })
     }

@@ -94,14 +94,15 @@ async fn a_process_runs_and_its_output_and_end_come_back() {
     assert_eq!(run.error, None);
 }
 
-/// K2: the ordinary account, its home and its environment, nothing of ours.
+/// K2, L34: the ordinary account, its home, which is its own, and its
+/// environment; nothing of ours.
 #[tokio::test]
 async fn a_process_has_the_account_and_the_environment_it_should() {
     let guest = guest!();
     let host = guest.identified(&[1000]).await;
     let message = json!({ "process": {
         "cmd": "sh",
-        "args": ["-c", "id -u; id -g; pwd; umask; env | sort"],
+        "args": ["-c", "mkdir -p ~/.cache/x && id -u; id -g; pwd; umask; env | sort"],
         "envs": { "BOTH": "caller", "MINE": "1" },
     }});
     let run = finish(&mut start(&host, &[], &message).await).await;

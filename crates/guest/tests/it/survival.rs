@@ -82,6 +82,21 @@ async fn processes_outlive_the_api() {
     assert_eq!(finish(&mut messages).await.stdout, "got it\n");
 }
 
+/// A host that can only run a program inside has the same link, and a new
+/// session takes the place of the last.
+#[tokio::test]
+async fn the_link_may_be_the_pipes_of_a_program() {
+    let guest = guest!();
+    let before = guest.identified(&[1000]).await;
+    let (host, mut program) = guest.connect_by_program().await;
+    assert_eq!(run(&host, "echo $FROM").await.stdout, "sandbox\n");
+    assert!(before.try_stream("/process.Process/Start", &[], &shell("id")).await.is_none());
+    drop(host);
+    let again = guest.connect().await;
+    assert_eq!(run(&again, "echo again").await.stdout, "again\n");
+    program.wait().unwrap();
+}
+
 /// Output that nobody reads is dropped, and its writer goes on.
 #[tokio::test]
 async fn output_without_a_reader_does_not_stop_a_process() {
