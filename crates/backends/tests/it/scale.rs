@@ -83,7 +83,7 @@ async fn nothing_is_left_of_a_hundred_sandboxes() {
     assert_eq!(fs::read_dir(&rig.config.run_dir).unwrap().count(), 0);
 }
 
-/// S14, S87
+/// S14
 #[tokio::test(flavor = "multi_thread")]
 async fn twenty_sandboxes_start_at_once() {
     let Some(rig) = Rig::open("scale-burst", Lifetime::Outlives).await else { return };
