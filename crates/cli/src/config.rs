@@ -14,6 +14,7 @@
 //!   private file ([`crate::remote`]), so a configuration can be shown to anyone.
 
 use std::{
+    ffi::OsString,
     net::SocketAddr,
     path::{Path, PathBuf},
 };
@@ -237,9 +238,20 @@ impl Config {
         if mistakes.is_empty() { Ok(config) } else { Err(mistakes) }
     }
 
-    /// What applies to a state folder that nothing else is known about.
-    pub(crate) fn at(state_dir: PathBuf) -> Self {
-        Self { state_dir, ..Self::standard() }
+    /// The part that decides how machines are made and found, as variables for
+    /// another process of ours.
+    pub(crate) fn machine_variables(&self) -> [(String, OsString); 4] {
+        [
+            (variable("state_dir"), self.state_dir.clone().into()),
+            (variable("cache_dir"), self.cache_dir().into()),
+            (variable("qemu"), self.qemu.clone().into()),
+            (variable("uid_base"), self.uid_base.to_string().into()),
+        ]
+    }
+
+    /// What [`Config::machine_variables`] of another process says.
+    pub(crate) fn of_variables() -> Result<Self, Failure> {
+        Self::load(Some(Path::new("/dev/null")), &[])
     }
 
     /// What applies when nothing is said; a test holds it against [`SETTINGS`].

@@ -99,7 +99,7 @@ pub(super) async fn with_sandbox<T>(
     let images = ImageStore::open(config.images()).map_err(image::failure)?;
     // Held to the end: nobody replaces the image under the machine.
     let image = images.hold(name).map_err(image::failure)?;
-    let place = Place::make(&config.state_dir)?;
+    let place = Place::make(config)?;
     let backend = local::backend(config, place.path(), Lifetime::EndsWithCaller)?;
     let host = Host::new(backend, Arc::new(NoLedger), local::sources());
     let mut random = [0; 16];

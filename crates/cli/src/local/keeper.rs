@@ -4,7 +4,6 @@ use std::{
     ffi::OsString,
     io::Read as _,
     os::unix::process::CommandExt as _,
-    path::{Path, PathBuf},
     process::{Child, Command, ExitCode, Stdio},
 };
 
@@ -26,11 +25,12 @@ pub(super) struct Keeper {
 
 impl Keeper {
     /// Starts the keeper of the place called `name`.
-    pub(super) fn start(state: &Path, name: &str) -> Outcome<Self> {
+    pub(super) fn start(config: &Config, name: &str) -> Outcome<Self> {
         let child = Command::new("/proc/self/exe")
             .arg0("coldframe")
-            .args([KEEPER.as_ref(), state.as_os_str(), name.as_ref()])
+            .args([KEEPER, name])
             .env_clear()
+            .envs(config.machine_variables())
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -50,22 +50,21 @@ impl Drop for Keeper {
 }
 
 /// Waits until the process that owns a place is gone and removes what is left.
-/// Arguments: the state folder and the name of the place.
+/// The argument is the name of the place.
 pub(crate) fn keep(arguments: &[OsString]) -> ExitCode {
-    let [state, name] = arguments else { return ExitCode::FAILURE };
     let mut nothing = [0];
     // Nothing is ever sent; this returns when the other end is closed.
     while matches!(std::io::stdin().read(&mut nothing), Ok(n_read) if n_read > 0) {}
-    let state = PathBuf::from(state);
-    let Some(name) = name.to_str() else { return ExitCode::FAILURE };
-    match Place::take(&state, name) {
-        Ok(None) => ExitCode::SUCCESS,
-        Ok(Some(place)) => match block_on(clear(&Config::at(state), place)) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(_) => ExitCode::FAILURE,
-        },
-        Err(_) => ExitCode::FAILURE,
-    }
+    let cleared = || -> Outcome<()> {
+        let config = Config::of_variables()?;
+        let name = arguments.first().and_then(|name| name.to_str()).unwrap_or_default();
+        match Place::inherit(&config.state_dir, name)? {
+            Some(place) => block_on(clear(&config, place)),
+            None => Ok(()),
+        }
+    };
+    // There is nobody to tell: the next start of any command tries again.
+    if cleared().is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Removes what processes left that are gone, their keepers included.

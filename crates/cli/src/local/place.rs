@@ -15,6 +15,7 @@ use rustix::{
 
 use super::keeper::Keeper;
 use crate::{
+    config::Config,
     error::{Failure, Kind, Outcome},
     state::private_folder,
 };
@@ -33,7 +34,8 @@ pub(crate) struct Place {
 
 impl Place {
     /// Makes a folder in the state folder, with a keeper.
-    pub(crate) fn make(state: &Path) -> Outcome<Self> {
+    pub(crate) fn make(config: &Config) -> Outcome<Self> {
+        let state = &config.state_dir;
         private_folder(state)?;
         loop {
             let mut random = [0; 5];
@@ -50,20 +52,32 @@ impl Place {
             }
             let folder = state.join(&name);
             DirBuilder::new().mode(0o700).create(&folder)?;
-            let keeper = Keeper::start(state, &name)?;
+            let keeper = Keeper::start(config, &name)?;
             return Ok(Self { folder, lock_path, _lock: lock, _keeper: Some(keeper) });
         }
     }
 
     /// Takes over the folder called `name`, if nobody has it any more.
     pub(super) fn take(state: &Path, name: &str) -> io::Result<Option<Self>> {
+        Self::locked(state, name, FlockOperation::NonBlockingLockExclusive)
+    }
+
+    /// Waits until nobody has the folder called `name`, and takes it over.
+    ///
+    /// The kernel closes what a killed process had open in an order of its own:
+    /// that the pipe to it is closed does not mean that its lock is free yet.
+    pub(super) fn inherit(state: &Path, name: &str) -> io::Result<Option<Self>> {
+        Self::locked(state, name, FlockOperation::LockExclusive)
+    }
+
+    fn locked(state: &Path, name: &str, operation: FlockOperation) -> io::Result<Option<Self>> {
         let lock_path = state.join(format!("{name}{LOCK}"));
         let lock = match OpenOptions::new().write(true).open(&lock_path) {
             Ok(lock) => lock,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        match flock(&lock, operation) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => return Ok(None),
             Err(error) => return Err(error.into()),

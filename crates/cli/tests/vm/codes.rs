@@ -32,7 +32,7 @@ fn what_cannot_be_run_is_told_as_a_shell_does() {
         (&["--cwd", "/no/such/folder", "--", "true"], 125, "does not exist"),
         (&["--user", "nobody", "--", "true"], 125, "nobody"),
         (&["--template", "nothing", "--", "true"], 125, "no image nothing"),
-        (&["--cpus", "1", "--memory-mb", "99999999", "--", "true"], 125, "MiB"),
+        (&["--cpus", "1", "--memory-mb", "99999999", "--", "true"], 125, "8192 mib"),
     ] {
         let left = left_by(&mut state.run(arguments), None);
         assert_eq!(left.code, Some(code), "{arguments:?} {left:?}");

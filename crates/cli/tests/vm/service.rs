@@ -108,7 +108,9 @@ impl Drop for Service {
         self.child.kill().ok();
         self.child.wait().ok();
         if std::thread::panicking() {
-            println!("the server's log:\n{}", fs::read_to_string(self.log()).unwrap_or_default());
+            let log = fs::read_to_string(self.log()).unwrap_or_default();
+            let lines: Vec<_> = log.lines().filter(|line| !line.contains("DEBUG")).collect();
+            println!("the server's log:\n{}", lines.join("\n"));
         }
     }
 }

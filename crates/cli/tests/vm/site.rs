@@ -11,8 +11,8 @@ use std::{
 
 use tempfile::TempDir;
 
-/// More than anything here takes, translated and with a template to boot first.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(240);
+/// More than anything that is waited for takes.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What all tests share.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures::{channel::mpsc, SinkExt as _, StreamExt as _};
+use futures::StreamExt as _;
 use guest_protocol::{
     client::{Body, BoxError, ClientError},
     connect::Code,
@@ -16,10 +16,11 @@ use guest_protocol::{
 };
 use http_body::Frame;
 use http_body_util::{BodyExt as _, StreamBody};
+use tokio::sync::mpsc;
 
 use super::{Copy, name_of};
 use crate::{
-    error::{Failure, Kind, Outcome},
+    error::{Failure, Kind, Outcome, printable},
     process::{self, Input, Launch, Signals, Sink, Terminal},
 };
 
@@ -118,9 +119,39 @@ async fn file(copy: &mut Copy, from: &Path, to: &str) -> Outcome<()> {
     send(copy, File::open(from).map_err(unreadable)?, to).await
 }
 
-/// Sends what `content` holds; it is read on a thread, a bounded piece ahead.
-async fn send(copy: &mut Copy, mut content: impl Read + Send + 'static, to: &str) -> Outcome<()> {
-    let (mut sender, receiver) = mpsc::channel::<Result<Bytes, BoxError>>(QUEUE);
+/// Sends what `content` holds to a file of another name, which gets its own name
+/// when it is complete: what breaks off leaves what was there before.
+async fn send(copy: &mut Copy, content: impl Read + Send + 'static, to: &str) -> Outcome<()> {
+    let partial = partial_name(to);
+    let sent = match write(copy, content, &partial).await {
+        Ok(()) => copy.guest.rename(&partial, to, &copy.user).await.map(drop),
+        Err(error) => Err(error),
+    };
+    if let Err(error) = sent {
+        // There may be nothing to remove; what failed is told.
+        copy.guest.remove(&partial, &copy.user).await.ok();
+        let mut failure = Failure::from(error);
+        failure.message = format!("{}: {}", printable(to), failure.message);
+        return Err(failure);
+    }
+    copy.done.files += 1;
+    Ok(())
+}
+
+/// In the same folder, so that renaming does not copy.
+fn partial_name(to: &str) -> String {
+    let (folder, _) = to.rsplit_once('/').unwrap_or(("", to));
+    let slash = if to.contains('/') { "/" } else { "" };
+    format!("{folder}{slash}.coldframe-{}.part", std::process::id())
+}
+
+/// Streams what `content` holds; it is read on a thread, a bounded piece ahead.
+async fn write(
+    copy: &mut Copy,
+    mut content: impl Read + Send + 'static,
+    to: &str,
+) -> Result<(), ClientError> {
+    let (sender, mut receiver) = mpsc::channel::<Result<Bytes, BoxError>>(QUEUE);
     let (counter, mut counted) = mpsc::channel::<usize>(QUEUE);
     std::thread::spawn(move || {
         let mut buffer = vec![0; PIECE];
@@ -132,16 +163,16 @@ async fn send(copy: &mut Copy, mut content: impl Read + Send + 'static, to: &str
                 Err(error) => Err(error.into()),
             };
             // Nobody takes it any more: the copy was given up.
-            if futures::executor::block_on(sender.send(piece)).is_err() {
+            if sender.blocking_send(piece).is_err() {
                 return;
             }
         }
     });
-    let mut counter = counter;
-    let pieces = receiver.map(move |piece| {
+    let pieces = futures::stream::poll_fn(move |context| receiver.poll_recv(context));
+    let pieces = pieces.map(move |piece| {
         if let Ok(bytes) = &piece {
             // A count that is lost only makes the bar less exact.
-            drop(counter.try_send(bytes.len()));
+            counter.try_send(bytes.len()).ok();
         }
         piece.map(Frame::data)
     });
@@ -152,19 +183,13 @@ async fn send(copy: &mut Copy, mut content: impl Read + Send + 'static, to: &str
     let written = loop {
         tokio::select! {
             written = &mut writing => break written,
-            Some(n_bytes) = counted.next() => copy.moved(n_bytes),
+            Some(n_bytes) = counted.recv() => copy.moved(n_bytes),
         }
     };
     while let Ok(n_bytes) = counted.try_recv() {
         copy.moved(n_bytes);
     }
-    written.map_err(|error| {
-        let mut failure = Failure::from(error);
-        failure.message = format!("{to}: {}", failure.message);
-        failure
-    })?;
-    copy.done.files += 1;
-    Ok(())
+    written.map(drop)
 }
 
 /// Makes files executable; a plain upload makes none.
@@ -189,4 +214,18 @@ async fn allow(copy: &Copy, paths: &[String]) -> Outcome<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::partial_name;
+
+    #[test]
+    fn a_partial_file_lies_beside_the_whole_one() {
+        let folder = |to: &str| partial_name(to).rsplit_once(".coldframe-").map(|(f, _)| f.to_owned());
+        assert_eq!(folder("/workspace/a"), Some("/workspace/".to_owned()));
+        assert_eq!(folder("/a"), Some("/".to_owned()));
+        assert_eq!(folder("a"), Some(String::new()));
+        assert_eq!(folder("b/a"), Some("b/".to_owned()));
+    }
 }
