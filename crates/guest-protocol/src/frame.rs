@@ -14,6 +14,8 @@
 
 /// Bytes of a header.
 pub const HEADER: usize = 16;
+/// How every header begins.
+pub const MAGIC: [u8; 2] = *b"CF";
 /// The most payload of one frame. Small, because a new host sends this many
 /// zeros first, to push any half-sent frame to its end.
 pub const MAX_PAYLOAD: usize = 16 * 1024;
@@ -49,7 +51,8 @@ impl Header {
             Kind::Data => 3,
         };
         let mut bytes = [0; HEADER];
-        bytes[..4].copy_from_slice(&[b'C', b'F', kind, 0]);
+        bytes[..2].copy_from_slice(&MAGIC);
+        bytes[2] = kind;
         bytes[4..8].copy_from_slice(&self.epoch.to_le_bytes());
         bytes[8..12].copy_from_slice(&(self.length as u32).to_le_bytes());
         let crc = crc32fast::hash(&bytes[..12]);
@@ -59,7 +62,7 @@ impl Header {
 
     /// Reads a header, or nothing if these bytes are not one.
     pub fn decode(bytes: &[u8; HEADER]) -> Option<Self> {
-        if bytes[..2] != *b"CF" || bytes[3] != 0 {
+        if bytes[..2] != MAGIC || bytes[3] != 0 {
             return None;
         }
         let word = |at: usize| {

@@ -26,7 +26,7 @@ use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 use crate::{
-    frame::{HEADER, Header, Kind, MAX_PAYLOAD},
+    frame::{HEADER, Header, Kind, MAGIC, MAX_PAYLOAD},
     hello::{Hello, HelloAck, MAX_HELLO, VERSION},
 };
 
@@ -145,8 +145,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Transport<IO> {
                         && header.length <= MAX_HELLO
                 });
                 let Some(header) = header else {
-                    self.input.advance(1);
-                    discarded += 1;
+                    discarded += self.skip_to_candidate();
                     continue;
                 };
                 if self.input.len() < HEADER + header.length {
@@ -222,11 +221,21 @@ impl<IO> Transport<IO> {
                             let text = "the guest sent bytes that are not a frame";
                             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
                         }
-                        None => self.input.advance(1),
+                        None => {
+                            self.skip_to_candidate();
+                        }
                     }
                 }
             }
         }
+    }
+
+    /// Skips to where the next header could begin. Returns how many bytes.
+    fn skip_to_candidate(&mut self) -> usize {
+        let rest = self.input.iter().skip(1).position(|byte| *byte == MAGIC[0]);
+        let skipped = rest.map_or(self.input.len(), |at| at + 1);
+        self.input.advance(skipped);
+        skipped
     }
 
     /// Consumes the hello at the front of the input, if it is one of ours.
