@@ -25,6 +25,7 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use tokio::{
+    io::AsyncReadExt as _,
     net::UnixStream,
     sync::{Mutex, mpsc, oneshot},
     time::timeout,
@@ -37,7 +38,9 @@ use crate::{
     messages::{Serve, ToInit},
 };
 
-/// A worker starts in milliseconds.
+/// A worker that is killed again and again is the workload's doing.
+const ATTEMPTS: usize = 3;
+/// A worker starts in milliseconds, and greets in less.
 const START: Duration = Duration::from_secs(10);
 
 /// Workers by account.
@@ -59,33 +62,47 @@ impl Workers {
     /// Starts the worker of an account before it is needed, so that a template
     /// holds it.
     pub(crate) async fn prepare(&self, api: &Rc<Api>, uid: u32) {
-        let mut running = self.running.lock().await;
-        if running.get(&uid).is_none_or(mpsc::Sender::is_closed)
-            // A request will try again, and say why it failed.
-            && let Ok(worker) = self.start(api, uid).await
-        {
-            running.insert(uid, worker);
-        }
+        // A request will try again, and say why it failed.
+        self.worker(api, uid).await.ok();
     }
 
     /// Opens a connection to the worker of an account.
+    ///
+    /// The worker greets each connection. Without the greeting it has been
+    /// killed, and nothing of the request is lost yet: a new worker gets it.
     async fn connect(&self, api: &Rc<Api>, uid: u32) -> Result<UnixStream, Error> {
         let failed = |error: io::Error| Error::new(Code::Unavailable, error.to_string());
-        let (near, far) = StdStream::pair().map_err(failed)?;
-        near.set_nonblocking(true).map_err(failed)?;
-        let mut running = self.running.lock().await;
-        let mut far = OwnedFd::from(far);
-        if let Some(worker) = running.get(&uid) {
-            match worker.send(far).await {
-                Ok(()) => return UnixStream::from_std(near).map_err(failed),
-                // It has been killed since.
-                Err(unsent) => far = unsent.0,
+        for _ in 0..ATTEMPTS {
+            let worker = self.worker(api, uid).await?;
+            let (near, far) = StdStream::pair().map_err(failed)?;
+            near.set_nonblocking(true).map_err(failed)?;
+            let mut near = UnixStream::from_std(near).map_err(failed)?;
+            let greeted = match worker.send(far.into()).await {
+                Ok(()) => timeout(START, near.read_u8()).await.map_err(|_| {
+                    Error::new(Code::Unavailable, "the file worker of this account does not answer")
+                })?,
+                Err(_) => Err(io::ErrorKind::BrokenPipe.into()),
+            };
+            if greeted.is_ok() {
+                return Ok(near);
+            }
+            let mut running = self.running.lock().await;
+            if running.get(&uid).is_some_and(|known| known.same_channel(&worker)) {
+                running.remove(&uid);
             }
         }
+        Err(Error::new(Code::Unavailable, "the file worker of this account does not stay alive"))
+    }
+
+    /// The running worker of an account, or a new one.
+    async fn worker(&self, api: &Rc<Api>, uid: u32) -> Result<mpsc::Sender<OwnedFd>, Error> {
+        let mut running = self.running.lock().await;
+        if let Some(worker) = running.get(&uid).filter(|worker| !worker.is_closed()) {
+            return Ok(worker.clone());
+        }
         let worker = self.start(api, uid).await?;
-        worker.send(far).await.map_err(|_| Error::new(Code::Unavailable, "the worker ended"))?;
-        running.insert(uid, worker);
-        UnixStream::from_std(near).map_err(failed)
+        running.insert(uid, worker.clone());
+        Ok(worker)
     }
 
     async fn start(&self, api: &Rc<Api>, uid: u32) -> Result<mpsc::Sender<OwnedFd>, Error> {

@@ -20,7 +20,7 @@ use hyper::{
     Method, Request, Response, StatusCode, body::Incoming, server::conn::http1, service::service_fn,
 };
 use hyper_util::rt::TokioIo;
-use tokio::{net::UnixStream, task::spawn_blocking};
+use tokio::{io::AsyncWriteExt as _, net::UnixStream, task::spawn_blocking};
 
 use super::{
     Worker, directories, download,
@@ -37,7 +37,11 @@ pub(crate) async fn serve(worker: Rc<Worker>, connection: OwnedFd) {
     let stream = StdStream::from(connection);
     let stream: io::Result<UnixStream> =
         stream.set_nonblocking(true).and_then(|()| UnixStream::from_std(stream));
-    let Ok(stream) = stream else { return };
+    let Ok(mut stream) = stream else { return };
+    // The greeting: the API sends its request only to a worker that lives.
+    if stream.write_all(&[0]).await.is_err() {
+        return;
+    }
     let service = service_fn(|request| {
         let worker = worker.clone();
         async move { Ok::<_, Infallible>(route(&worker, request).await) }
