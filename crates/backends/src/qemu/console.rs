@@ -55,7 +55,9 @@ pub(super) fn last_line(text: &[u8]) -> Option<String> {
         let shown = line.chars().filter(|c| !c.is_control()).take(MAX_LINE_CHARS);
         shown.collect::<String>().trim().to_owned()
     });
-    lines.into_iter().find(|line| !line.is_empty())
+    // What the kernel says when the guest's init has given up comes after init
+    // has said why, and says nothing.
+    lines.into_iter().find(|line| !line.is_empty() && !line.ends_with("reboot: Restarting system"))
 }
 
 #[cfg(test)]
@@ -83,5 +85,14 @@ mod tests {
         console.push(b"[1.0] Kernel panic - not syncing: out of memory\r\nKernel Offset: 0\r\n");
         let words = console.last_words();
         assert_eq!(words.as_deref(), Some("Kernel panic - not syncing: out of memory"));
+    }
+
+    /// K16: the cause is what init said, not what the kernel did about it.
+    #[test]
+    fn the_reason_of_init_is_shown_and_not_its_restart() {
+        let mut console = Console::default();
+        console
+            .push(b"coldframe: cannot mount the image\r\n[    2.7] reboot: Restarting system\r\n");
+        assert_eq!(console.last_words().as_deref(), Some("coldframe: cannot mount the image"));
     }
 }
