@@ -73,7 +73,8 @@ mod tests {
 
     #[test]
     fn what_could_mean_two_things_is_refused() {
-        for raw in ["", "0", "0s", "s", "-1s", "1h30", "1 s", "1x", "1..5s", "inf", "nan", "9999d"] {
+        for raw in ["", "0", "0s", "s", "-1s", "1h30", "1 s", "1x", "1..5s", "inf", "nan", "9999d"]
+        {
             assert!(parse(raw).is_err(), "{raw:?}");
         }
     }

@@ -169,18 +169,22 @@ impl From<GuestError> for Failure {
                 Self::new(kind, printable(&refusal.message))
             }
             // What lies behind the transport knows better what happened.
-            GuestError::Unreachable(source) => match source.downcast::<api::client::ClientError>() {
-                Ok(known) => Self::from(*known),
-                Err(source) => match source.downcast::<HostError>() {
+            GuestError::Unreachable(source) => {
+                match source.downcast::<api::client::ClientError>() {
                     Ok(known) => Self::from(*known),
-                    Err(source) => Self::because(
-                        Kind::Unreachable,
-                        "the sandbox did not answer",
-                        source.as_ref(),
-                    ),
-                },
-            },
-            GuestError::Unreadable(_) => Self::new(Kind::Unreachable, printable(&error.to_string())),
+                    Err(source) => match source.downcast::<HostError>() {
+                        Ok(known) => Self::from(*known),
+                        Err(source) => Self::because(
+                            Kind::Unreachable,
+                            "the sandbox did not answer",
+                            source.as_ref(),
+                        ),
+                    },
+                }
+            }
+            GuestError::Unreadable(_) => {
+                Self::new(Kind::Unreachable, printable(&error.to_string()))
+            }
         }
     }
 }
@@ -261,7 +265,8 @@ mod tests {
     fn the_documented_table_is_this_one() {
         let page = include_str!("../../../docs/guide/cli.md");
         for kind in KINDS {
-            let row = format!("| `{}` | {} | {} |", kind.word(), kind.code(Own), kind.code(Program));
+            let row =
+                format!("| `{}` | {} | {} |", kind.word(), kind.code(Own), kind.code(Program));
             assert!(page.contains(&row), "docs/guide/cli.md misses the row {row}");
         }
     }

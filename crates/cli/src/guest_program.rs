@@ -36,9 +36,7 @@ pub(crate) fn bytes() -> Outcome<Cow<'static, [u8]>> {
     match origin() {
         Origin::Embedded => Ok(Cow::Borrowed(EMBEDDED)),
         Origin::Beside(path) => Ok(Cow::Owned(std::fs::read(path)?)),
-        Origin::Missing(path) => {
-            Err(Failure::refused("this build carries no guest program")
-                .hint(format!("build with `cargo xtask build`, or put guestd at {}", path.display())))
-        }
+        Origin::Missing(path) => Err(Failure::refused("this build carries no guest program")
+            .hint(format!("build with `cargo xtask build`, or put guestd at {}", path.display()))),
     }
 }

@@ -96,10 +96,8 @@ fn cannot_open(error: OpenError) -> Failure {
                 .hint(remedy)
                 .hint("`coldframe doctor` checks everything")
         }
-        OpenError::State(_) => Failure::because(
-            Kind::Internal,
-            "the folder for machines cannot be used",
-            &error,
-        ),
+        OpenError::State(_) => {
+            Failure::because(Kind::Internal, "the folder for machines cannot be used", &error)
+        }
     }
 }

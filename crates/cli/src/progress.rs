@@ -43,6 +43,5 @@ fn shown(bar: ProgressBar) -> ProgressBar {
 
 fn style(template: &str) -> ProgressStyle {
     // A template that does not parse shows the plain bar instead.
-    ProgressStyle::with_template(template)
-        .unwrap_or_else(|_| ProgressStyle::default_bar())
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }

@@ -92,8 +92,9 @@ fn read(path: &Path) -> Outcome<Token> {
     let mut file = File::open(path).map_err(unreadable)?;
     let metadata = file.metadata().map_err(unreadable)?;
     if metadata.is_file() && metadata.mode() & 0o077 != 0 {
-        return Err(Failure::usage(format!("{shown} can be read by others than its owner"))
-            .hint(format!("run: chmod 600 {shown}; if others may have seen it, make a new token")));
+        return Err(Failure::usage(format!("{shown} can be read by others than its owner")).hint(
+            format!("run: chmod 600 {shown}; if others may have seen it, make a new token"),
+        ));
     }
     let mut text = String::new();
     file.by_ref().take(MAX_FILE).read_to_string(&mut text).map_err(unreadable)?;

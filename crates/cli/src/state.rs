@@ -8,7 +8,9 @@
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, Permissions},
     io::{self, Write as _},
-    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _},
+    os::unix::fs::{
+        DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+    },
     path::Path,
 };
 
@@ -77,7 +79,8 @@ pub(crate) fn own(state: &Path) -> Outcome<Owned> {
         Ok(()) => Ok(Owned { _lock: lock }),
         Err(Errno::WOULDBLOCK) => {
             let message = format!("a server already uses {}", state.display());
-            Err(Failure::refused(message).hint("stop it, or choose another folder with --state-dir"))
+            Err(Failure::refused(message)
+                .hint("stop it, or choose another folder with --state-dir"))
         }
         Err(error) => Err(io::Error::from(error).into()),
     }

@@ -80,9 +80,10 @@ pub(super) fn run(configured: &Configured<'_>, arguments: &RunArgs) -> Outcome<u
             Format::Json => Sink::memory(),
         };
         let begun = Instant::now();
-        let ended = with_sandbox(&config, &name, resources, &mut signals, async |guest, signals| {
-            process::drive(guest, &launch, &mut sink, signals).await
-        });
+        let ended =
+            with_sandbox(&config, &name, resources, &mut signals, async |guest, signals| {
+                process::drive(guest, &launch, &mut sink, signals).await
+            });
         let ended = ended.await?;
         report(ended, sink, begun.elapsed())
     })

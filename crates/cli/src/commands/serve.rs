@@ -126,7 +126,8 @@ async fn serve(config: &Config) -> Outcome<u8> {
     state::folder(&config.images())?;
     let images = ImageStore::open(config.images()).map_err(image::failure)?;
     let images = Arc::new(ImageFolder::new(images));
-    let backend = local::backend(config, &config.state_dir.join(MACHINES), local::Lifetime::Outlives)?;
+    let backend =
+        local::backend(config, &config.state_dir.join(MACHINES), local::Lifetime::Outlives)?;
     let ledger = Arc::new(StoreLedger::new(store.clone(), sources));
     let host = Host::new(backend, ledger, sources);
     let mut settings = Settings::new(config.region.clone());
@@ -226,7 +227,10 @@ async fn prepare(host: Host, images: Arc<ImageFolder>) {
         Ok(image) => image,
         Err(error) => {
             let error = chain(&error);
-            tracing::warn!(error, "no sandbox can start from {name} yet; `coldframe image import` brings one in");
+            tracing::warn!(
+                error,
+                "no sandbox can start from {name} yet; `coldframe image import` brings one in"
+            );
             return;
         }
     };
@@ -241,7 +245,10 @@ async fn prepare(host: Host, images: Arc<ImageFolder>) {
         }
         Err(error) => {
             let error = chain(&error);
-            tracing::error!(error, "the template of {name} could not be made; `coldframe doctor` says what is missing");
+            tracing::error!(
+                error,
+                "the template of {name} could not be made; `coldframe doctor` says what is missing"
+            );
         }
     }
 }

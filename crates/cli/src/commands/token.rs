@@ -82,13 +82,12 @@ pub(crate) fn run(configured: &Configured<'_>, command: TokenCommand) -> Outcome
 }
 
 async fn create(configured: &Configured<'_>, arguments: &CreateArgs) -> Outcome<u8> {
-    let scopes: Scopes = arguments
-        .scopes
-        .parse()
-        .map_err(|error| Failure::usage(format!("--scopes: {error}")))?;
+    let scopes: Scopes =
+        arguments.scopes.parse().map_err(|error| Failure::usage(format!("--scopes: {error}")))?;
     let scopes = scopes.as_slice().iter().map(ToString::to_string).collect();
     let client = arguments.server.client(configured, Authority::Administrator)?;
-    let created = client.create_token(&CreateToken { scopes, name: arguments.name.clone() }).await?;
+    let created =
+        client.create_token(&CreateToken { scopes, name: arguments.name.clone() }).await?;
     match arguments.json.format() {
         Format::Json => output::json(&created)?,
         Format::Text => {

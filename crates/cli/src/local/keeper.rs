@@ -75,7 +75,11 @@ pub(crate) async fn sweep(config: &Config) {
             Ok(None) => {}
             Ok(Some(place)) => {
                 if let Err(failure) = clear(config, place).await {
-                    tracing::error!(name, error = failure.message, "what an earlier run left could not be removed");
+                    tracing::error!(
+                        name,
+                        error = failure.message,
+                        "what an earlier run left could not be removed"
+                    );
                 }
             }
             Err(error) => {

@@ -39,7 +39,9 @@ impl Ended {
     pub(crate) fn code(self) -> u8 {
         match self {
             Self::Exited(code) => code,
-            Self::Signaled(number) | Self::Left(number) => u8::try_from(128 + number).unwrap_or(u8::MAX),
+            Self::Signaled(number) | Self::Left(number) => {
+                u8::try_from(128 + number).unwrap_or(u8::MAX)
+            }
             Self::TimedOut => 124,
         }
     }
@@ -55,7 +57,9 @@ impl From<&EndEvent> for Ended {
         let known = NAMES.iter().find(|(known, _)| *known == name).map(|(_, number)| *number);
         let number = || name.trim_start_matches("signal ").parse().ok();
         // A death that is told in no way we know was still not a success.
-        Self::Signaled(known.or_else(number).filter(|number| (1..=64).contains(number)).unwrap_or(9))
+        Self::Signaled(
+            known.or_else(number).filter(|number| (1..=64).contains(number)).unwrap_or(9),
+        )
     }
 }
 

@@ -43,7 +43,12 @@ fn answer(status: &'static str, body: &'static str) -> (String, thread::JoinHand
 }
 
 #[track_caller]
-fn check(arguments: &[&str], status: &'static str, body: &'static str, code: i32) -> (String, String, String) {
+fn check(
+    arguments: &[&str],
+    status: &'static str,
+    body: &'static str,
+    code: i32,
+) -> (String, String, String) {
     let state = tempfile::tempdir().expect("folder");
     let (url, serving) = answer(status, body);
     let mut command = coldframe(state.path(), arguments);
@@ -72,7 +77,8 @@ fn variables_travel_in_the_body_and_are_not_printed() {
 
 #[test]
 fn a_wrong_token_is_a_refusal_that_says_what_to_do() {
-    let body = r#"{"type":"about:blank","title":"","status":401,"code":"unauthenticated","detail":"no"}"#;
+    let body =
+        r#"{"type":"about:blank","title":"","status":401,"code":"unauthenticated","detail":"no"}"#;
     let (_, _, stderr) = check(&["sandbox", "list"], "401 Unauthorized", body, 1);
     assert!(stderr.contains("COLDFRAME_TOKEN"), "{stderr}");
 }

@@ -12,8 +12,10 @@ use domain::image::digest::Digest;
 
 use crate::{service::Service, site::left_by};
 
-/// The size of a file that is large against every buffer on its way.
-const LARGE: u64 = 2 << 30;
+/// The size of a file that is large against every buffer: 512 MiB, or 2 GiB.
+fn large() -> u64 {
+    crate::site::full(512 << 20, 2 << 30)
+}
 
 /// A file of `length` bytes that repeat too slowly for a lost piece to hide.
 fn write_large(path: &Path, length: u64) {
@@ -77,7 +79,10 @@ fn a_folder_comes_back_without_its_links() {
     let found = service.shell(&sandbox, look);
     assert_eq!(found.text(), ". ./deep ./deep/er ./deep/er/file ./empty ./run.sh ran\n");
     // What comes out may not lead out: a link to a file of ours is not followed.
-    service.shell(&sandbox, "ln -s /etc/shadow /workspace/tree/deep/trap; mkfifo /workspace/tree/pipe");
+    service.shell(
+        &sandbox,
+        "ln -s /etc/shadow /workspace/tree/deep/trap; mkfifo /workspace/tree/pipe",
+    );
     let back = folder.path().join("back");
     let arguments = ["sandbox", "cp", "--json", &there, back.to_str().expect("text")];
     let left = left_by(&mut service.client(&arguments), None);
@@ -87,7 +92,10 @@ fn a_folder_comes_back_without_its_links() {
     assert_eq!(done["skipped"].as_array().map(Vec::len), Some(2), "{done}");
     assert_eq!(fs::read_to_string(back.join("deep/er/file")).expect("read"), "x");
     assert!(back.join("empty").is_dir());
-    assert_eq!(fs::metadata(back.join("run.sh")).expect("there").permissions().mode() & 0o777, 0o755);
+    assert_eq!(
+        fs::metadata(back.join("run.sh")).expect("there").permissions().mode() & 0o777,
+        0o755
+    );
     assert!(fs::symlink_metadata(back.join("deep/trap")).is_err());
 }
 
@@ -127,14 +135,14 @@ fn what_cannot_be_copied_is_said_and_leaves_nothing() {
     assert!(!found.text().contains("full"), "half a file is no file: {found:?}");
 }
 
-/// A file of 2 GiB both ways, through a server whose memory stays bounded.
+/// A large file both ways, through a server whose memory stays bounded.
 #[test]
 fn a_large_file_passes_both_ways() {
     let Some(service) = Service::start() else { return };
     let sandbox = service.create(&["--size", "large"]);
     let folder = tempfile::tempdir().expect("folder");
     let here = folder.path().join("large");
-    write_large(&here, LARGE);
+    write_large(&here, large());
     let expected = digest(&here);
     let there = format!("{sandbox}:/workspace/large");
     let watch = Watch::begin(service.pid());

@@ -14,9 +14,9 @@ use crate::{
 #[test]
 fn nothing_is_left_of_a_run() {
     let Some(state) = state() else { return };
-    let mut command = state.run(&["-i", "--", "sh", "-c", "echo x > /workspace/file; echo up; cat"]);
-    let mut child =
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts");
+    let mut command =
+        state.run(&["-i", "--", "sh", "-c", "echo x > /workspace/file; echo up; cat"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts");
     let mut line = String::new();
     let stdout = child.stdout.take().expect("a pipe");
     BufReader::new(stdout).read_line(&mut line).expect("read");
@@ -89,7 +89,8 @@ fn nothing_is_left_of_a_run_that_was_killed_while_it_started() {
 fn a_killed_server_takes_over_what_ran() {
     let Some(mut service) = Service::start() else { return };
     let sandbox = service.create(&[]);
-    let line = "echo kept > /workspace/file; setsid sleep 1000 </dev/null >/dev/null 2>&1 & echo $!";
+    let line =
+        "echo kept > /workspace/file; setsid sleep 1000 </dev/null >/dev/null 2>&1 & echo $!";
     let pid = service.shell(&sandbox, line).text().trim().to_owned();
     let machines = service.state.machines();
     assert_eq!(service.end("-KILL"), None);

@@ -44,7 +44,12 @@ fn nothing_of_the_host_is_inside() {
     let Some(state) = state() else { return };
     // Everything the command has in its own hands, in a form that can be found.
     let mut command = state.run(&[
-        "--user", "root", "-i", "--", "bash", "-c",
+        "--user",
+        "root",
+        "-i",
+        "--",
+        "bash",
+        "-c",
         r#"read -r words; cat /proc/cmdline; cat /proc/[0-9]*/environ | tr '\0' '\n'; env
            cat /proc/[0-9]*/cmdline | tr '\0' ' ' | grep -v 'read -r words'
            cat /proc/mounts; hostname

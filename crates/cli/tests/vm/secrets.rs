@@ -14,8 +14,16 @@ fn values_are_in_no_file_and_no_log() {
     let words = ["of-the-sandbox-4711", "of-the-process-4712", "said-inside-4713", "typed-4714"];
     let sandbox = service.create(&["--env", "SECRET=of-the-sandbox-4711"]);
     let arguments = [
-        "sandbox", "exec", "-i", "--env", "OTHER=of-the-process-4712", &sandbox, "--",
-        "bash", "-c", "echo $SECRET $OTHER said-inside-4713; cat",
+        "sandbox",
+        "exec",
+        "-i",
+        "--env",
+        "OTHER=of-the-process-4712",
+        &sandbox,
+        "--",
+        "bash",
+        "-c",
+        "echo $SECRET $OTHER said-inside-4713; cat",
     ];
     let left = left_by(&mut service.client(&arguments), Some(b"typed-4714"));
     for word in words {

@@ -123,8 +123,7 @@ fn log(state: &State) -> PathBuf {
 fn serve(state: &State) -> (Child, String) {
     let log = File::options().create(true).append(true).open(log(state)).expect("a log");
     let mut command = state.coldframe(["serve", "--listen", "127.0.0.1:0", "--log", "debug"]);
-    let mut child =
-        command.stdout(Stdio::piped()).stderr(log).spawn().expect("the server starts");
+    let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().expect("the server starts");
     let stdout = child.stdout.take().expect("a pipe");
     let line = BufReader::new(stdout).lines().next().and_then(Result::ok).unwrap_or_default();
     let url = line.strip_prefix("Coldframe listens on ").map(str::to_owned);

@@ -36,10 +36,8 @@ pub(crate) fn state() -> Option<State> {
         Ok(site) => {
             let folder = tempfile::tempdir().expect("a folder");
             // The users tell the processes of one test from everybody else's.
-            let n_test = std::hash::BuildHasher::hash_one(
-                &std::hash::RandomState::new(),
-                folder.path(),
-            );
+            let n_test =
+                std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), folder.path());
             let uid_base = 1_000_000_000 + u32::try_from(n_test % 10_000).expect("small") * 65_536;
             Some(State { folder, uid_base, site })
         }
@@ -148,7 +146,8 @@ impl State {
                 for user in users.flatten() {
                     let name = user.file_name();
                     let uid = name.to_str().and_then(|name| name.parse::<u32>().ok());
-                    if uid.is_some_and(|uid| (self.uid_base..self.uid_base + 65_536).contains(&uid)) {
+                    if uid.is_some_and(|uid| (self.uid_base..self.uid_base + 65_536).contains(&uid))
+                    {
                         left.push(format!("user {name:?}"));
                     }
                 }
@@ -192,6 +191,12 @@ pub(crate) fn until<T>(what: &str, mut attempt: impl FnMut() -> Result<T, String
         }
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// A length: the second where `COLDFRAME_TEST_FULL` is set, which takes minutes
+/// on translated machines.
+pub(crate) fn full(usual: u64, full: u64) -> u64 {
+    if std::env::var_os("COLDFRAME_TEST_FULL").is_some() { full } else { usual }
 }
 
 /// What a program left behind.

@@ -13,8 +13,10 @@ use crate::{
     site::{left_by, state},
 };
 
-/// Output that is long against every buffer on its way.
-const LONG: u64 = 1 << 30;
+/// Output that is long against every buffer on its way: 192 MiB, or 1 GiB.
+fn long() -> u64 {
+    crate::site::full(192 << 20, 1 << 30)
+}
 
 /// Bytes of every value, in no order that text has.
 fn noise(length: usize) -> Vec<u8> {
@@ -83,7 +85,8 @@ fn long_output_through_a_slow_reader_grows_nothing() {
     let Some(service) = Service::start() else { return };
     let sandbox = service.create(&[]);
     let idle = resident_mib(service.pid());
-    let line = format!("head -c {LONG} /dev/zero");
+    let length = long();
+    let line = format!("head -c {length} /dev/zero");
     let arguments = ["sandbox", "exec", &sandbox, "--", "bash", "-c", &line];
     let mut child = service.client(&arguments).stdout(Stdio::piped()).spawn().expect("starts");
     let mut stdout = child.stdout.take().expect("a pipe");
@@ -105,7 +108,7 @@ fn long_output_through_a_slow_reader_grows_nothing() {
         }
     }
     assert_eq!(child.wait().expect("ends").code(), Some(0));
-    assert_eq!(n_bytes, LONG);
+    assert_eq!(n_bytes, length);
     println!("server: {idle} MiB idle, {peak} MiB at most; client: {client_peak} MiB at most");
     assert!(peak < idle + 64, "the server grew from {idle} to {peak} MiB");
     assert!(client_peak < 128, "the client grew to {client_peak} MiB");
@@ -146,8 +149,7 @@ fn input_through_a_server_is_taken_to_its_end() {
     let sandbox = service.create(&[]);
     let input = noise(2 << 20);
     let mut command = service.client(&["sandbox", "exec", "-i", &sandbox, "--", "sha256sum"]);
-    let mut child =
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts");
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts");
     let mut stdin = child.stdin.take().expect("a pipe");
     for piece in input.chunks(100_000) {
         stdin.write_all(piece).expect("taken");

@@ -140,7 +140,8 @@ async fn healthy(url: &str) -> std::io::Result<bool> {
     let address =
         if authority.contains(':') { authority.to_owned() } else { format!("{authority}:80") };
     let mut stream = TcpStream::connect(address).await?;
-    let request = format!("GET /healthz HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n");
+    let request =
+        format!("GET /healthz HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
     let mut head = Vec::new();
     stream.take(64).read_to_end(&mut head).await?;

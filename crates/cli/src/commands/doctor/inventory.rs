@@ -32,7 +32,8 @@ const OWN_FILE_SYSTEMS: [&str; 14] = [
 
 /// Where something might answer: the metadata service of clouds, a public
 /// resolver by both protocols, private networks, the host as machines see it.
-const FORBIDDEN: &str = "169.254.169.254:80 1.1.1.1:53 1.1.1.1:443 10.0.2.2:22 192.168.0.1:80 172.17.0.1:80";
+const FORBIDDEN: &str =
+    "169.254.169.254:80 1.1.1.1:53 1.1.1.1:443 10.0.2.2:22 192.168.0.1:80 172.17.0.1:80";
 
 const SCRIPT: &str = r#"
 say() { printf '%s\t%s\n' "$1" "$(printf '%s' "$2" | tr '\n\t' '  ' | head -c 600)"; }
@@ -59,7 +60,8 @@ pub(super) async fn take(config: &Config) -> Vec<Finding> {
     let took = duration::show(begun.elapsed());
     match said {
         Ok(said) => {
-            let mut findings = vec![Finding::ok(check, format!("started, used and removed in {took}"))];
+            let mut findings =
+                vec![Finding::ok(check, format!("started, used and removed in {took}"))];
             findings.extend(judge(&said, &host_kernel()));
             findings
         }
@@ -73,9 +75,9 @@ pub(super) async fn take(config: &Config) -> Vec<Finding> {
 }
 
 async fn look(config: &Config) -> crate::error::Outcome<String> {
-    let name: ImageName = "base"
-        .parse()
-        .map_err(|error: domain::image::InvalidImageName| crate::error::Failure::usage(error.to_string()))?;
+    let name: ImageName = "base".parse().map_err(|error: domain::image::InvalidImageName| {
+        crate::error::Failure::usage(error.to_string())
+    })?;
     let launch = Launch {
         command: ["/bin/bash", "-c", SCRIPT].map(str::to_owned).to_vec(),
         environment: [("FORBIDDEN".to_owned(), FORBIDDEN.to_owned())].into(),
@@ -110,13 +112,14 @@ fn judge(said: &str, host_kernel: &str) -> Vec<Finding> {
         lines.next().map(|(_, value)| printable(value.trim()))
     };
     let defect = "do not use this installation for code that is not trusted, and report it as SECURITY.md says";
-    let judged = |check: &str, name: &str, holds: &dyn Fn(&str) -> bool, good: &dyn Fn(&str) -> String| {
-        match value(name) {
-            Some(value) if holds(&value) => Finding::ok(check, good(&value)),
-            Some(value) => Finding::fail(check, value, defect),
-            None => Finding::fail(check, "the sandbox did not say", defect),
-        }
-    };
+    let judged =
+        |check: &str, name: &str, holds: &dyn Fn(&str) -> bool, good: &dyn Fn(&str) -> String| {
+            match value(name) {
+                Some(value) if holds(&value) => Finding::ok(check, good(&value)),
+                Some(value) => Finding::fail(check, value, defect),
+                None => Finding::fail(check, "the sandbox did not say", defect),
+            }
+        };
     let mut findings = vec![
         judged(
             "kernel",
@@ -142,7 +145,9 @@ fn judge(said: &str, host_kernel: &str) -> Vec<Finding> {
     let reached = value("reached");
     findings.push(match (reached, value("end")) {
         (None, Some(_)) => Finding::ok("destinations outside", "none answers"),
-        (Some(target), _) => Finding::fail("destinations outside", format!("{target} answers"), defect),
+        (Some(target), _) => {
+            Finding::fail("destinations outside", format!("{target} answers"), defect)
+        }
         (None, None) => Finding::fail("destinations outside", "the sandbox did not say", defect),
     });
     debug_assert!(findings.iter().all(|finding| finding.verdict != Verdict::Warn));

@@ -93,9 +93,10 @@ async fn inside(config: &Config, image: &Image) -> Outcome<Vec<Fact>> {
         terminal: Terminal::No,
     };
     let mut sink = Sink::memory();
-    let ended = with_sandbox(config, &image.name, resources, &mut signals, async |guest, signals| {
-        process::drive(guest, &launch, &mut sink, signals).await
-    });
+    let ended =
+        with_sandbox(config, &image.name, resources, &mut signals, async |guest, signals| {
+            process::drive(guest, &launch, &mut sink, signals).await
+        });
     let ended = ended.await?;
     let Sink::Memory(said) = sink else {
         return Err(Failure::new(Kind::Internal, "the output was not kept"));

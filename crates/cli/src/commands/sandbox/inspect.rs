@@ -115,10 +115,8 @@ pub(super) async fn get(configured: &Configured<'_>, arguments: &GetArgs) -> Out
     for (name, value) in &sandbox.metadata {
         rows.push(("label", Some(format!("{name}={value}"))));
     }
-    let rows: Vec<_> = rows
-        .into_iter()
-        .filter_map(|(name, value)| Some(vec![name.to_owned(), value?]))
-        .collect();
+    let rows: Vec<_> =
+        rows.into_iter().filter_map(|(name, value)| Some(vec![name.to_owned(), value?])).collect();
     output::table(&["field", "value"], &rows)?;
     Ok(0)
 }

@@ -222,7 +222,8 @@ mod tests {
 
     #[test]
     fn a_partial_file_lies_beside_the_whole_one() {
-        let folder = |to: &str| partial_name(to).rsplit_once(".coldframe-").map(|(f, _)| f.to_owned());
+        let folder =
+            |to: &str| partial_name(to).rsplit_once(".coldframe-").map(|(f, _)| f.to_owned());
         assert_eq!(folder("/workspace/a"), Some("/workspace/".to_owned()));
         assert_eq!(folder("/a"), Some("/".to_owned()));
         assert_eq!(folder("a"), Some(String::new()));
