@@ -166,6 +166,10 @@ impl QemuBackend {
         std::fs::create_dir_all(state)?;
         std::fs::create_dir_all(&config.run_dir)?;
         let uids = Uids::open(UIDS.into(), config.uid_base)?;
+        if config.lifetime == Lifetime::Outlives {
+            // A server has the time; a single run has not.
+            uids.sweep();
+        }
         let known = probe::remembered(state).filter(|_| probe::is_root());
         let findings = match known {
             Some(findings) => findings,
@@ -289,11 +293,13 @@ impl Site {
             pidfd::take_status(&process);
         }
         self.group.remove(deadline).map_err(failed)?;
-        self.folder.remove().map_err(failed)?;
-        if let Some(uid) = record.uid {
-            self.host.uids.release(uid);
+        match record.uid {
+            Some(uid) => self.host.uids.release(uid),
+            // It had none, or its maker was killed before it could write it down.
+            None => self.host.uids.sweep(),
         }
-        Ok(())
+        // Last: without it nobody would come back for what is left.
+        self.folder.remove().map_err(failed)
     }
 }
 

@@ -65,6 +65,18 @@ impl Uids {
         }
     }
 
+    /// Removes the files that processes left behind which were killed between
+    /// taking a user and writing it down.
+    pub(super) fn sweep(&self) {
+        for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
+            let uid = entry.file_name().to_str().and_then(|name| name.parse().ok());
+            let ours = self.base..self.base.saturating_add(COUNT);
+            if let Some(uid) = uid.filter(|uid| ours.contains(uid)) {
+                self.release(uid);
+            }
+        }
+    }
+
     fn lock(&self, uid: u32) -> io::Result<Option<File>> {
         let path = self.path(uid);
         let file = File::options().create(true).append(true).mode(0o600).open(&path)?;
@@ -117,5 +129,21 @@ mod tests {
         drop(machine);
         uids.release(uid);
         assert!(!folder.path().join(uid.to_string()).exists());
+    }
+
+    #[test]
+    fn what_a_killed_process_left_is_swept_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let uids = Uids::open(folder.path().into(), 1000).unwrap();
+        let live = uids.claim().unwrap();
+        drop(uids.claim().unwrap());
+        fs::write(folder.path().join("5"), "another range").unwrap();
+        uids.sweep();
+        let mut left: Vec<_> =
+            fs::read_dir(folder.path()).unwrap().flatten().map(|entry| entry.file_name()).collect();
+        left.sort();
+        let mut expected = [live.uid.to_string().into(), std::ffi::OsString::from("5")];
+        expected.sort();
+        assert_eq!(left, expected);
     }
 }
