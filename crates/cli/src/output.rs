@@ -71,8 +71,9 @@ pub(crate) fn table(headings: &[&str], rows: &[Vec<String>]) -> Result<(), Failu
         return bytes(text.as_bytes());
     }
     let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
-    table.set_width(u16::try_from(crate::terminal::size().cols).unwrap_or(u16::MAX));
+    // An id that is broken over two lines cannot be copied; a terminal breaks
+    // lines itself.
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(headings.iter().map(|heading| heading.to_uppercase()));
     for row in rows {
         table.add_row(row);

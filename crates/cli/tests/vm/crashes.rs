@@ -1,8 +1,10 @@
 //! Processes that are killed, and what is left of them.
 
 use std::{
+    collections::BTreeSet,
     io::{BufRead as _, BufReader},
     process::Stdio,
+    time::{Duration, Instant},
 };
 
 use crate::{
@@ -66,10 +68,10 @@ fn nothing_is_left_of_a_run_that_was_killed_while_it_started() {
     let Some(state) = state() else { return };
     // The template first, so that the kills fall into starts.
     assert_eq!(left_by(&mut state.run(&["--", "true"]), None).code, Some(0));
-    let mut ids = std::collections::BTreeSet::new();
+    let mut ids = BTreeSet::new();
     for pause_ms in [5, 20, 50, 90, 140, 200, 270, 350] {
         let mut child = state.run(&["--", "sleep", "1000"]).spawn().expect("starts");
-        std::thread::sleep(std::time::Duration::from_millis(pause_ms));
+        std::thread::sleep(Duration::from_millis(pause_ms));
         ids.extend(state.sandboxes());
         child.kill().expect("killed");
         child.wait().expect("gone");
@@ -127,8 +129,7 @@ fn a_server_that_is_told_to_stop_ends_with_zero() {
 #[test]
 fn nothing_is_left_of_a_terminated_sandbox() {
     let Some(service) = Service::start() else { return };
-    let ids: std::collections::BTreeSet<_> =
-        [service.create(&[]), service.create(&[])].into_iter().collect();
+    let ids: BTreeSet<_> = [service.create(&[]), service.create(&[])].into_iter().collect();
     let arguments: Vec<_> =
         ["sandbox", "kill"].into_iter().chain(ids.iter().map(String::as_str)).collect();
     service.ok(&arguments);
@@ -155,4 +156,76 @@ fn a_sandbox_whose_machine_ended_has_failed_with_a_reason() {
         if described["state"] == "failed" { Ok(described) } else { Err(described.to_string()) }
     });
     assert!(described["ending"]["detail"].as_str().is_some_and(|text| !text.is_empty()));
+}
+
+/// A server that is killed at any moment, again and again: what it answered as
+/// done is done, and at the end nothing is left.
+#[test]
+fn a_server_that_is_killed_again_and_again_forgets_nothing() {
+    let Some(mut service) = Service::start() else { return };
+    let seconds = crate::site::full(30, 60);
+    let end = Instant::now() + Duration::from_secs(seconds);
+    let mut created = BTreeSet::new();
+    let mut n_kills = 0_u32;
+    while Instant::now() < end {
+        let pause = Duration::from_millis(300 + u64::from(n_kills * 997 % 4000));
+        // Kept apart from the server, which is killed under them.
+        let clients: Vec<_> = (0..3)
+            .map(|_| {
+                let mut create = service.client(&["sandbox", "create", "--timeout", "1h"]);
+                std::thread::spawn(move || left_by(&mut create, None))
+            })
+            .collect();
+        std::thread::sleep(pause);
+        assert_eq!(service.end("-KILL"), None);
+        n_kills += 1;
+        for client in clients {
+            let left = client.join().expect("it ends");
+            match left.code {
+                Some(0) => drop(created.insert(left.text().trim().to_owned())),
+                // The connection broke, or was not there any more.
+                Some(3) => {}
+                _ => panic!("neither an answer nor a closed connection: {left:?}"),
+            }
+        }
+        service.again();
+        // Half of what there is, so that the rest is taken over once more.
+        for id in service.state.sandboxes().iter().step_by(2) {
+            let left = left_by(&mut service.client(&["sandbox", "kill", id]), None);
+            assert_eq!(left.code, Some(0), "{left:?}");
+        }
+    }
+    println!("{n_kills} kills, {} sandboxes answered as created", created.len());
+    for id in &created {
+        let state = service.describe(id)["state"].as_str().map(str::to_owned);
+        assert!(matches!(state.as_deref(), Some("running" | "terminated")), "{id}: {state:?}");
+    }
+    let running = service.ok(&["sandbox", "list", "--state", "running"]);
+    for id in running.lines().filter_map(|line| line.split('\t').next()) {
+        assert_eq!(service.shell(id, "echo alive").text(), "alive\n");
+        service.ok(&["sandbox", "kill", id]);
+    }
+    let all: BTreeSet<_> = service.state.sandboxes().union(&created).cloned().collect();
+    service.state.nothing_is_left_of(&all);
+    assert!(service.state.sandboxes().is_empty());
+}
+
+/// Many sandboxes in a row leave as little as one.
+#[test]
+fn many_sandboxes_in_a_row_leave_nothing() {
+    let Some(service) = Service::start() else { return };
+    let mut all = BTreeSet::new();
+    let before = descriptors(service.pid());
+    for _ in 0..crate::site::full(10, 200) {
+        let id = service.create(&[]);
+        service.ok(&["sandbox", "kill", &id]);
+        all.insert(id);
+    }
+    service.state.nothing_is_left_of(&all);
+    let after = descriptors(service.pid());
+    assert!(after <= before + 4, "descriptors grew from {before} to {after}");
+}
+
+fn descriptors(pid: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/fd")).expect("the server runs").count()
 }
