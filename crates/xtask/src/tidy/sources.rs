@@ -29,6 +29,7 @@ pub(super) fn check(tree: &Tree, rules: &Rules) -> Vec<Problem> {
         problems.extend(length(file, rules));
         problems.extend(introduction(file));
         problems.extend(unfinished(file));
+        problems.extend(examples(file));
         problems.extend(name(file));
     }
     for path in rules.long_files.keys() {
@@ -69,6 +70,26 @@ fn unfinished(file: &SourceFile) -> Vec<Problem> {
                 let what = format!("{} is not written here: {why}", word.trim_end_matches('('));
                 problems.push(Problem::line(&file.path, index + 1, what));
             }
+        }
+    }
+    problems
+}
+
+/// Code in a doc comment would be compiled as a program of its own, for minutes
+/// in all. Where it is worth running, it is worth a test.
+fn examples(file: &SourceFile) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let mut is_open = false;
+    for (index, line) in file.text.lines().enumerate() {
+        let line = line.trim_start();
+        let comment = line.strip_prefix("//!").or_else(|| line.strip_prefix("///"));
+        let Some(language) = comment.and_then(|comment| comment.trim().strip_prefix("```")) else {
+            continue;
+        };
+        is_open = !is_open;
+        if is_open && (language.is_empty() || language.starts_with("rust")) {
+            let what = "has an example that nothing runs; write a test, or say `text`";
+            problems.push(Problem::line(&file.path, index + 1, what));
         }
     }
     problems
@@ -116,6 +137,13 @@ mod tests {
             assert_eq!(unfinished(&file).len(), 1, "{word}");
         }
         assert_eq!(unfinished(&SourceFile::new("a/b.rs", "let ignored = 1;\n")), []);
+    }
+
+    #[test]
+    fn an_example_is_a_test_or_it_is_text() {
+        let found = |text| examples(&SourceFile::new("a/b.rs", text)).len();
+        assert_eq!(found("//! ```text\n//! a ──► b\n//! ```\n"), 0);
+        assert_eq!(found("    /// ```\n    /// f();\n    /// ```\n"), 1);
     }
 
     #[test]
