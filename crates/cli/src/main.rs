@@ -1,7 +1,7 @@
 //! `coldframe`: one program with a command for each thing a person does.
 //!
 //! Here the parts are put together and nowhere else: [`local`] composes a
-//! sandbox in this process, [`commands::serve`] a server, and everything else
+//! sandbox in this process, `commands::serve` a server, and everything else
 //! is a client. What a command prints goes through [`output`]; what it exits
 //! with is decided in [`error`].
 
