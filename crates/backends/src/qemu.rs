@@ -199,11 +199,20 @@ impl QemuBackend {
         self.host.accelerator
     }
 
-    async fn template(&self, spec: &SandboxSpec) -> Result<Arc<Template>, BackendError> {
+    /// Whether the template for `spec` is there and fits this host, so that a
+    /// start need not boot one first.
+    pub async fn has_template(&self, spec: &SandboxSpec) -> bool {
+        self.templates.has(self.key(spec), spec, self.host.tsc_khz).await
+    }
+
+    fn key(&self, spec: &SandboxSpec) -> Digest {
         let qemu = self.host.launcher.build().digest;
-        let key = template::key(spec, self.host.accelerator, qemu, self.host.guest_digest);
+        template::key(spec, self.host.accelerator, qemu, self.host.guest_digest)
+    }
+
+    async fn template(&self, spec: &SandboxSpec) -> Result<Arc<Template>, BackendError> {
         let boot = Boot { host: &self.host, tsc_khz: self.host.tsc_khz };
-        self.templates.get(key, spec, &boot).await
+        self.templates.get(self.key(spec), spec, &boot).await
     }
 
     fn slot(&self, id: &SandboxId) -> Slot {

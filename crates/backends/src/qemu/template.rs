@@ -156,6 +156,11 @@ impl Templates {
         Ok(template)
     }
 
+    /// Whether a template that can be loaded is on disk.
+    pub(super) async fn has(&self, key: Digest, spec: &SandboxSpec, tsc_khz: u64) -> bool {
+        matches!(self.load(key, spec, tsc_khz).await, Ok(Some(_)))
+    }
+
     async fn load_or_boot(
         &self,
         key: Digest,
