@@ -34,7 +34,10 @@ use crate::{
 #[derive(Debug, Parser)]
 #[command(name = "coldframe", version, max_term_width = 100)]
 struct Arguments {
-    /// Read this configuration instead of /etc/coldframe/config.toml
+    /// Read this configuration instead of the installation's own
+    ///
+    /// That is coldframe.toml in the folder above bin, if the program lies in such
+    /// a folder, else /etc/coldframe/config.toml.
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
 

@@ -25,6 +25,9 @@ use crate::error::Failure;
 
 /// Where the file is unless said otherwise.
 const FILE: &str = "/etc/coldframe/config.toml";
+/// What it is called in an installation that has a folder of its own, as
+/// `FOLDER/bin/coldframe` has.
+const OWN_FILE: &str = "coldframe.toml";
 
 /// Everything that can be set.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -179,11 +182,12 @@ pub(crate) type Override = (&'static str, Option<String>);
 impl Config {
     /// Reads what applies to this process. `file` is what `--config` named.
     pub(crate) fn load(file: Option<&Path>, flags: &[Override]) -> Result<Self, Failure> {
-        let (path, required) = match file {
-            Some(path) => (path, true),
-            None => (Path::new(FILE), false),
+        let (path, required) = match (file, own_file()) {
+            (Some(path), _) => (path.to_owned(), true),
+            (None, Some(path)) => (path, true),
+            (None, None) => (FILE.into(), false),
         };
-        let text = match std::fs::read_to_string(path) {
+        let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if !required && error.kind() == std::io::ErrorKind::NotFound => {
                 String::new()
@@ -297,6 +301,15 @@ impl Config {
             None => Err("there is no such setting".to_owned()),
         }
     }
+}
+
+/// The file of the installation that this program is part of, if that has one.
+///
+/// Whoever can write it can replace the program itself.
+fn own_file() -> Option<PathBuf> {
+    let program = std::env::current_exe().ok()?;
+    let folder = program.parent().filter(|folder| folder.ends_with("bin"))?.parent()?;
+    Some(folder.join(OWN_FILE)).filter(|path| path.is_file())
 }
 
 /// The name of a setting in the environment.

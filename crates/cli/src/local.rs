@@ -16,7 +16,7 @@ use std::{path::Path, sync::Arc};
 
 use backends::qemu::{OpenError, QemuBackend, QemuConfig};
 use domain::time::Timestamp;
-use sandbox::{backend::Backend, host::Sources};
+use sandbox::{backend::Backend, host::Sources, spec::SandboxSpec};
 
 pub(crate) use backends::qemu::Lifetime;
 
@@ -84,9 +84,19 @@ pub(crate) fn backend(
     run: &Path,
     lifetime: Lifetime,
 ) -> Outcome<Arc<dyn Backend>> {
+    Ok(Arc::new(open(config, run, lifetime)?))
+}
+
+/// Whether a start from `spec` would have to boot a template first.
+pub(crate) async fn has_template(config: &Config, spec: &SandboxSpec) -> Outcome<bool> {
+    // No machine is made, so any folder will do.
+    let backend = open(config, &config.cache_dir(), Lifetime::EndsWithCaller)?;
+    Ok(backend.has_template(spec).await)
+}
+
+fn open(config: &Config, run: &Path, lifetime: Lifetime) -> Outcome<QemuBackend> {
     private_folder(&config.cache_dir())?;
-    let backend = QemuBackend::open(machines(config, run, lifetime)?);
-    Ok(Arc::new(backend.map_err(cannot_open)?))
+    QemuBackend::open(machines(config, run, lifetime)?).map_err(cannot_open)
 }
 
 fn cannot_open(error: OpenError) -> Failure {

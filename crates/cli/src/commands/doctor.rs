@@ -102,6 +102,7 @@ pub(super) fn run(configured: &Configured<'_>, arguments: &DoctorArgs) -> Outcom
     block_on(async {
         let machine = machine::examine(&config, &mut report, root).await?;
         if root && guest && image && machine {
+            report.add(machine::template(&config).await)?;
             let waiting = progress::waiting("starting a sandbox");
             let findings = inventory::take(&config).await;
             waiting.finish_and_clear();

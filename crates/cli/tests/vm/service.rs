@@ -112,6 +112,7 @@ impl Drop for Service {
             let lines: Vec<_> = log.lines().filter(|line| !line.contains("DEBUG")).collect();
             println!("the server's log:\n{}", lines.join("\n"));
         }
+        fs::remove_file(self.log()).ok();
     }
 }
 

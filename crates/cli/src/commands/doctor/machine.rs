@@ -6,10 +6,18 @@ use backends::qemu::{
     probe::{Check, Verdict},
 };
 
+use domain::{
+    image::InvalidImageName,
+    size::{Resources, SizeClass},
+};
+use sandbox::spec::SandboxSpec;
+use store::images::ImageStore;
+
 use super::{Finding, Report};
 use crate::{
+    commands::image,
     config::Config,
-    error::Outcome,
+    error::{Failure, Outcome},
     local::{self, Lifetime},
     progress,
 };
@@ -45,6 +53,29 @@ pub(super) async fn examine(config: &Config, report: &mut Report, root: bool) ->
         }
     }
     Ok(usable)
+}
+
+/// Whether the first sandbox will wait for a machine to boot.
+pub(super) async fn template(config: &Config) -> Finding {
+    let check = "template";
+    match ready(config).await {
+        Ok(true) => Finding::ok(check, "of base and small, fits this host"),
+        Ok(false) => Finding::warn(
+            check,
+            "none of base and small that fits this host, image and program",
+            "nothing to do: the next start makes one, once, which takes some seconds",
+        ),
+        Err(failure) => Finding::fail(check, failure.message, "empty cache_dir while nothing runs"),
+    }
+}
+
+async fn ready(config: &Config) -> Outcome<bool> {
+    let images = ImageStore::open(config.images()).map_err(image::failure)?;
+    let name =
+        "base".parse().map_err(|error: InvalidImageName| Failure::usage(error.to_string()))?;
+    let image = images.get(&name).map_err(image::failure)?;
+    let spec = SandboxSpec { image, resources: Resources::of(SizeClass::default()) };
+    local::has_template(config, &spec).await
 }
 
 fn finding(check: Check) -> Finding {
