@@ -14,6 +14,7 @@ use std::{
     os::unix::fs::{MetadataExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
 };
 
 use domain::image::digest::Digest;
@@ -111,7 +112,11 @@ pub(super) fn prepare(qemu: &Path, folder: &Path) -> io::Result<Build> {
 }
 
 fn copy(files: &BTreeMap<PathBuf, PathBuf>, folder: &Path, root: &Path) -> io::Result<()> {
-    let new = folder.join(format!("new-{}", std::process::id()));
+    // Of this attempt alone: another process, or another thread of this one, may
+    // be making the same jail at this moment.
+    static ATTEMPTS: AtomicU32 = AtomicU32::new(0);
+    let attempt = ATTEMPTS.fetch_add(1, Ordering::Relaxed);
+    let new = folder.join(format!("new-{}-{attempt}", std::process::id()));
     fs::create_dir_all(new.join("proc"))?;
     fs::create_dir_all(new.join("dev"))?;
     for device in ["null", "urandom", "kvm"] {
@@ -194,6 +199,23 @@ mod tests {
             \t/lib64/ld-linux-x86-64.so.2 (0x00007f)\n";
         let expected = ["/lib/x86_64-linux-gnu/libz.so.1", "/lib64/ld-linux-x86-64.so.2"];
         assert_eq!(parse_libraries(text), expected.map(PathBuf::from));
+    }
+
+    #[test]
+    fn jails_made_at_the_same_moment_are_one_and_complete() {
+        let folder = tempfile::tempdir().unwrap();
+        let source = folder.path().join("source");
+        fs::write(&source, vec![7; 1 << 20]).unwrap();
+        let place = |number: u8| (PathBuf::from(format!("/lib/{number}")), source.clone());
+        let files: BTreeMap<_, _> = (0..20).map(place).collect();
+        let root = folder.path().join("root");
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| copy(&files, folder.path(), &root).unwrap());
+            }
+        });
+        assert_eq!(fs::read_dir(root.join("lib")).unwrap().count(), 20);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
     }
 
     #[test]
