@@ -45,6 +45,16 @@ enum Position {
     Skip(usize),
 }
 
+/// What a host knows of a pipe before it greets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pipe {
+    /// The guest is between two frames: nobody wrote since its template was
+    /// captured in silence.
+    Fresh,
+    /// An earlier host may have left a frame half-sent.
+    Used,
+}
+
 /// Frames over a byte pipe.
 #[derive(Debug)]
 pub struct Transport<IO> {
@@ -113,12 +123,14 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Transport<IO> {
     ///
     /// # Errors
     /// `InvalidData` when the guest speaks another version or floods.
-    pub async fn greet(&mut self, hello: &Hello) -> io::Result<HelloAck> {
+    pub async fn greet(&mut self, hello: &Hello, pipe: Pipe) -> io::Result<HelloAck> {
         self.hears = Hears::Answers;
         self.epoch = None;
         let body = postcard::to_allocvec(hello).map_err(io::Error::other)?;
-        // Ends whatever frame an earlier host left half-sent.
-        self.output.extend_from_slice(&[0; MAX_PAYLOAD]);
+        if pipe == Pipe::Used {
+            // Ends whatever frame an earlier host left half-sent.
+            self.output.extend_from_slice(&[0; MAX_PAYLOAD]);
+        }
         self.queue(Kind::Hello, hello.epoch, &body);
         self.flush().await?;
         let body = self.find_answer(hello.epoch).await?;

@@ -78,6 +78,8 @@ struct Init {
     program: OwnedFd,
     /// `/dev/null`, whatever happens to its name.
     null: OwnedFd,
+    /// The identity's files; a container has none of its own.
+    names: Option<identity::Names>,
     cgroups: Cgroups,
     reaper: Reaper,
     processes: Processes,
@@ -121,9 +123,12 @@ pub(crate) fn run(place: Place) -> io::Result<()> {
 
 fn set_up(place: Place) -> io::Result<(Init, Listeners, mpsc::Receiver<Parcel>)> {
     let program = step("find this program", machine::this_program())?;
-    let cgroups = match &place {
-        Place::Machine => machine::set_up()?,
-        Place::Hosted(_) => hosted::set_up()?,
+    let (cgroups, names) = match &place {
+        Place::Machine => {
+            let (cgroups, names) = machine::set_up()?;
+            (cgroups, Some(names))
+        }
+        Place::Hosted(_) => (hosted::set_up()?, None),
     };
     step("raise the limit of open files", machine::raise_file_limit())?;
     let protected = std::fs::write("/proc/self/oom_score_adj", "-999");
@@ -146,6 +151,7 @@ fn set_up(place: Place) -> io::Result<(Init, Listeners, mpsc::Receiver<Parcel>)>
         place,
         program,
         null,
+        names,
         cgroups,
         reaper: Reaper::default(),
         processes: Processes::default(),

@@ -16,7 +16,9 @@ use guest_protocol::{
 };
 use tokio::time::timeout;
 
-use crate::backend::Pipe;
+pub use guest_protocol::link::Pipe;
+
+use crate::backend;
 
 /// How long a guest may take to answer a hello.
 pub const GREETING: Duration = Duration::from_secs(20);
@@ -43,12 +45,13 @@ pub enum ControlError {
 /// Returns the handles and the future that must be polled for as long as the
 /// link is to live. It ends when the guest or the pipe is gone.
 pub async fn establish(
-    pipe: Box<dyn Pipe>,
+    pipe: Box<dyn backend::Pipe>,
+    state: Pipe,
     epoch: u32,
 ) -> io::Result<(Link, impl Future<Output = io::Result<()>> + Send + use<>)> {
     let mut transport = Transport::new(pipe);
     let hello = Hello { version: VERSION, epoch };
-    timeout(GREETING, transport.greet(&hello)).await.map_err(|_| {
+    timeout(GREETING, transport.greet(&hello, state)).await.map_err(|_| {
         io::Error::new(io::ErrorKind::TimedOut, "the guest did not answer the hello")
     })??;
     let (Session { opener, mut incoming }, driving) =

@@ -40,7 +40,7 @@ pub async fn a_guest_answers_every_new_pipe(backend: Arc<dyn Backend>, spec: &Sa
     backend.create(&id, spec).await.expect("create");
     for epoch in 1..=3 {
         let pipe = backend.connect(&id).await.expect("connect");
-        let (link, living) = timeout(BOUND, link::establish(pipe, epoch))
+        let (link, living) = timeout(BOUND, link::establish(pipe, link::Pipe::Used, epoch))
             .await
             .expect("the guest answers in time")
             .expect("the guest answers");

@@ -110,7 +110,7 @@ pub(crate) async fn run(
     command: &str,
 ) -> anyhow::Result<String> {
     let pipe = backend.connect(id).await?;
-    let (link, living) = timeout(BOUND, link::establish(pipe, epoch)).await??;
+    let (link, living) = timeout(BOUND, link::establish(pipe, link::Pipe::Used, epoch)).await??;
     let talk = async {
         let identity = Identity {
             sandbox: id.to_string(),

@@ -23,7 +23,7 @@ async fn pair(epoch: u32) -> (Transport<DuplexStream>, Transport<DuplexStream>) 
 }
 
 async fn greet(host: &mut Transport<DuplexStream>, epoch: u32) -> io::Result<HelloAck> {
-    host.greet(&hello(epoch)).await
+    host.greet(&hello(epoch), Pipe::Used).await
 }
 
 async fn accept(guest: &mut Transport<DuplexStream>) -> io::Result<Hello> {

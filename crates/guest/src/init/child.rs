@@ -1,4 +1,4 @@
-//! Forking, and work that may hang.
+//! Forking.
 //!
 //! A child is a copy of this one-threaded process, so it may do anything init
 //! may, allocation included, until it becomes a program or ends. It is placed
@@ -7,18 +7,10 @@
 use std::{
     io,
     os::fd::{AsRawFd as _, BorrowedFd},
-    time::Duration,
 };
-
-use tokio::time::timeout;
-
-use super::Init;
 
 /// From the kernel's `sched.h`; the C library's bindings give it no usable type.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
-/// How long work in a child may take. It is file work of microseconds; what
-/// takes longer waits for a file system that the workload serves.
-const LIMIT: Duration = Duration::from_secs(10);
 
 /// Forks. The child runs `body` and ends with its result as exit code.
 pub(super) fn fork(group: Option<BorrowedFd<'_>>, body: impl FnOnce() -> u8) -> io::Result<i32> {
@@ -44,40 +36,5 @@ pub(super) fn fork(group: Option<BorrowedFd<'_>>, body: impl FnOnce() -> u8) -> 
             unsafe { libc::_exit(i32::from(code)) }
         }
         pid => Ok(pid as i32),
-    }
-}
-
-/// Runs `work` in a child and waits for it, not longer than [`LIMIT`].
-///
-/// # Errors
-/// What `work` returned, as text; or that it did not end.
-pub(super) async fn run(
-    init: &Init,
-    what: &str,
-    work: impl FnOnce() -> io::Result<()>,
-) -> io::Result<()> {
-    let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-    let pid = fork(None, || match work() {
-        Ok(()) => 0,
-        Err(error) => {
-            rustix::io::write(&writer, error.to_string().as_bytes()).ok();
-            1
-        }
-    })?;
-    drop(writer);
-    let end = init.reaper.expect(pid);
-    match timeout(LIMIT, end).await {
-        Ok(Ok(status)) if status.exit_status() == Some(0) => Ok(()),
-        Ok(_) => {
-            let mut text = [0; 1024];
-            let n = rustix::io::read(&reader, &mut text).unwrap_or(0);
-            let text = String::from_utf8_lossy(&text[..n]).into_owned();
-            Err(io::Error::other(format!("cannot {what}: {text}")))
-        }
-        Err(_) => {
-            init.reaper.kill(pid);
-            let text = format!("cannot {what}: no end after {} s", LIMIT.as_secs());
-            Err(io::Error::new(io::ErrorKind::TimedOut, text))
-        }
     }
 }

@@ -3,28 +3,70 @@
 //! A clone wakes up with its template's clock, entropy and names. All of it
 //! changes before the API is told, and the API is told before any connection
 //! of the host reaches it, so no process starts under the old identity.
+//!
+//! The files of an identity are opened before any workload exists and written
+//! through those descriptors: a workload that was root may have put anything in
+//! the place of their names, and init never waits for what that is.
 
-use std::{io, os::fd::AsRawFd as _, path::Path, rc::Rc};
-
-use guest_protocol::control::Identity;
-use rustix::{
-    fs::{Mode, OFlags},
-    time::{ClockId, Timespec},
+use std::{
+    fs::File,
+    io,
+    os::{fd::AsRawFd as _, unix::fs::FileExt as _},
+    path::Path,
+    rc::Rc,
 };
 
-use super::{Init, Place, Settings, child};
+use guest_protocol::control::Identity;
+use rustix::time::{ClockId, Timespec};
+
+use super::{Init, Settings};
 use crate::messages::ToApi;
 
 /// More names than the host ever sends.
 const MAX_VARIABLES: usize = 1024;
 
+/// Where a machine's identity is written.
+#[derive(Debug)]
+pub(super) struct Names {
+    hostname: File,
+    hosts: File,
+    machine_id: File,
+    random: File,
+}
+
+impl Names {
+    /// Makes the files, of no sandbox in particular, and holds them open. What
+    /// is written later is then the work of the writable layer alone.
+    pub(super) fn prepare() -> io::Result<Self> {
+        Ok(Self {
+            hostname: fresh("/etc/hostname", "sandbox\n")?,
+            hosts: fresh("/etc/hosts", &hosts("sandbox"))?,
+            machine_id: fresh("/etc/machine-id", "uninitialized\n")?,
+            random: File::options().write(true).open("/dev/random")?,
+        })
+    }
+
+    fn assume(&self, identity: &Identity) -> io::Result<()> {
+        let now = Timespec {
+            tv_sec: (identity.unix_nanos / 1_000_000_000).cast_signed(),
+            tv_nsec: (identity.unix_nanos % 1_000_000_000).cast_signed(),
+        };
+        rustix::time::clock_settime(ClockId::Realtime, now)?;
+        reseed(&self.random, &identity.entropy)?;
+        rustix::system::sethostname(identity.hostname.as_bytes())?;
+        rewrite(&self.hostname, &format!("{}\n", identity.hostname))?;
+        rewrite(&self.hosts, &hosts(&identity.hostname))?;
+        let id: String = identity.machine_id.iter().map(|byte| format!("{byte:02x}")).collect();
+        rewrite(&self.machine_id, &format!("{id}\n"))
+    }
+}
+
 /// Takes the identity on.
 pub(super) async fn assume(init: &Rc<Init>, identity: Identity) -> io::Result<()> {
     check(&identity)?;
     // A container has its clock and names from its host.
-    if init.place == Place::Machine {
-        // In a child: these files may be anything once the workload was root.
-        child::run(init, "become this sandbox", || machine(&identity)).await?;
+    if let Some(names) = &init.names {
+        names.assume(&identity)?;
     }
     let Identity { environment, accounts, .. } = identity;
     *init.settings.borrow_mut() =
@@ -54,36 +96,13 @@ fn check(identity: &Identity) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs in a child of init, as root.
-fn machine(identity: &Identity) -> io::Result<()> {
-    let now = Timespec {
-        tv_sec: (identity.unix_nanos / 1_000_000_000).cast_signed(),
-        tv_nsec: (identity.unix_nanos % 1_000_000_000).cast_signed(),
-    };
-    rustix::time::clock_settime(ClockId::Realtime, now)?;
-    reseed(&identity.entropy)?;
-    rustix::system::sethostname(identity.hostname.as_bytes())?;
-    replace("/etc/hostname", &format!("{}\n", identity.hostname))?;
-    replace("/etc/hosts", &hosts(&identity.hostname))?;
-    let id: String = identity.machine_id.iter().map(|byte| format!("{byte:02x}")).collect();
-    replace("/etc/machine-id", &format!("{id}\n"))
-}
-
-/// Writes the files of no sandbox in particular, before a template is made:
-/// replacing them later is then the work of the writable layer alone.
-pub(super) fn prepare() -> io::Result<()> {
-    replace("/etc/hostname", "sandbox\n")?;
-    replace("/etc/hosts", &hosts("sandbox"))?;
-    replace("/etc/machine-id", "uninitialized\n")
-}
-
 fn hosts(hostname: &str) -> String {
     format!("127.0.0.1\tlocalhost {hostname}\n::1\tlocalhost ip6-localhost ip6-loopback\n")
 }
 
 /// Credits entropy to the kernel and makes it use it: until then two clones of
 /// one template would draw the same numbers.
-fn reseed(entropy: &[u8; 32]) -> io::Result<()> {
+fn reseed(random: &File, entropy: &[u8; 32]) -> io::Result<()> {
     #[repr(C)]
     struct Pool {
         bits: libc::c_int,
@@ -93,8 +112,6 @@ fn reseed(entropy: &[u8; 32]) -> io::Result<()> {
     // From the kernel's `random.h`.
     const RNDADDENTROPY: libc::c_ulong = 0x4008_5203;
     const RNDRESEEDCRNG: libc::c_ulong = 0x5207;
-    let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let random = rustix::fs::open("/dev/random", flags, Mode::empty())?;
     let pool = Pool { bits: 256, bytes: 32, entropy: *entropy };
     // SAFETY: the structure has the layout of `rand_pool_info` with 32 bytes
     // behind it, as its second field says, and outlives the call.
@@ -108,12 +125,25 @@ fn reseed(entropy: &[u8; 32]) -> io::Result<()> {
     Ok(())
 }
 
-/// Puts a new file in the place of whatever is there.
-fn replace(path: &str, text: &str) -> io::Result<()> {
+/// Puts a new file in the place of whatever the image has, and keeps it open.
+fn fresh(path: &str, text: &str) -> io::Result<File> {
     let path = Path::new(path);
-    let fresh = path.with_extension("coldframe");
-    let outcome = std::fs::write(&fresh, text).and_then(|()| std::fs::rename(&fresh, path));
-    outcome.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+    let beside = path.with_extension("coldframe");
+    let made = (|| {
+        let file = File::create(&beside)?;
+        file.write_all_at(text.as_bytes(), 0)?;
+        std::fs::rename(&beside, path)?;
+        Ok(file)
+    })();
+    made.map_err(|error: io::Error| {
+        io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+    })
+}
+
+/// Gives a held file another content.
+fn rewrite(file: &File, text: &str) -> io::Result<()> {
+    file.write_all_at(text.as_bytes(), 0)?;
+    file.set_len(text.len() as u64)
 }
 
 #[cfg(test)]

@@ -13,7 +13,8 @@ use rustix::{
 
 use super::{
     cgroups::{Cgroups, Limits},
-    identity, modules, mounts, network,
+    identity::Names,
+    modules, mounts, network,
     parameters::Parameters,
     step, sysctl,
 };
@@ -26,7 +27,7 @@ const MOST_FILES: u64 = 1_048_576;
 const RESERVE: u64 = 64 * 1024 * 1024;
 
 /// Brings the machine up.
-pub(super) fn set_up() -> io::Result<Cgroups> {
+pub(super) fn set_up() -> io::Result<(Cgroups, Names)> {
     let files = Rlimit { current: Some(MAX_FILES), maximum: Some(MOST_FILES) };
     step("raise the limit of open files", setrlimit(Resource::Nofile, files).map_err(Into::into))?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
@@ -35,11 +36,12 @@ pub(super) fn set_up() -> io::Result<Cgroups> {
     let parameters = Parameters::parse(&line);
     step("load modules", modules::load())?;
     mounts::root(&parameters)?;
-    step("prepare the names", identity::prepare())?;
+    let names = step("prepare the names", Names::prepare())?;
     step("bring up loopback", network::loopback())?;
     step("set kernel settings", sysctl::apply())?;
     let limits = Limits { memory: workload_memory(), processes: parameters.processes };
-    step("make control groups", Cgroups::set_up(limits))
+    let cgroups = step("make control groups", Cgroups::set_up(limits))?;
+    Ok((cgroups, names))
 }
 
 /// Opens the running program itself, so that it can be started again when its

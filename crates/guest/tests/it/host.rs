@@ -10,7 +10,7 @@ use guest_protocol::{
     connect::{self, Decoder, Envelope, Error},
     control,
     hello::{Hello, VERSION},
-    link::Transport,
+    link::{Pipe, Transport},
     mux::{self, Limits, Opener, Role, Stream},
     preface::{self, Preface},
 };
@@ -37,7 +37,7 @@ impl Host {
         let mut transport = Transport::new(socket);
         let epoch = EPOCH.fetch_add(1, Ordering::Relaxed) ^ std::process::id() << 8;
         let hello = Hello { version: VERSION, epoch };
-        let greeting = timeout(LIMIT, transport.greet(&hello)).await;
+        let greeting = timeout(LIMIT, transport.greet(&hello, Pipe::Used)).await;
         greeting.expect("the guest answers in time").expect("the guest answers");
         let (opener, driven) = tokio::sync::oneshot::channel();
         tokio::spawn(async move {

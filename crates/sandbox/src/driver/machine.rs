@@ -83,8 +83,12 @@ impl Machine {
     async fn keep_link(&self, mut identity: Option<Newborn>) -> Event {
         let mut lost_since = Instant::now();
         let mut last = String::from("no link yet");
+        // A clone wakes between two frames, so its first host need not make room.
+        let mut pipe = if identity.is_some() { link::Pipe::Fresh } else { link::Pipe::Used };
         loop {
-            match self.session(&mut identity, &mut last).await {
+            let session = self.session(pipe, &mut identity, &mut last).await;
+            pipe = link::Pipe::Used;
+            match session {
                 Session::Refused(why) => return Event::StartFailed(why),
                 Session::Broke { lived: true } => lost_since = Instant::now(),
                 Session::Broke { lived: false } => {}
@@ -97,7 +101,12 @@ impl Machine {
         }
     }
 
-    async fn session(&self, identity: &mut Option<Newborn>, last: &mut String) -> Session {
+    async fn session(
+        &self,
+        state: link::Pipe,
+        identity: &mut Option<Newborn>,
+        last: &mut String,
+    ) -> Session {
         let pipe = match self.backend.connect(&self.id).await {
             Ok(pipe) => pipe,
             Err(error) => {
@@ -106,7 +115,7 @@ impl Machine {
             }
         };
         let begun = Instant::now();
-        let (link, living) = match link::establish(pipe, self.random_u32()).await {
+        let (link, living) = match link::establish(pipe, state, self.random_u32()).await {
             Ok(established) => established,
             Err(error) => {
                 *last = error.to_string();

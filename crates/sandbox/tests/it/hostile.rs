@@ -58,7 +58,8 @@ where
     F: Future<Output = ()>,
 {
     let (near, mut far) = duplex(256 * 1024);
-    let (established, ()) = tokio::join!(link::establish(Box::new(near), EPOCH), answer(&mut far));
+    let (established, ()) =
+        tokio::join!(link::establish(Box::new(near), link::Pipe::Used, EPOCH), answer(&mut far));
     let (_link, living) = established.unwrap();
     let (mut read, write) = tokio::io::split(far);
     let (silence, mut spoken) = tokio::sync::oneshot::channel::<()>();
@@ -90,7 +91,11 @@ fn resident_kib() -> u64 {
 #[tokio::test(start_paused = true)]
 async fn a_guest_that_never_answers_is_given_up() {
     let (near, _far) = duplex(256 * 1024);
-    let error = timeout(HANG, link::establish(Box::new(near), EPOCH)).await.unwrap().err().unwrap();
+    let error = timeout(HANG, link::establish(Box::new(near), link::Pipe::Used, EPOCH))
+        .await
+        .unwrap()
+        .err()
+        .unwrap();
     assert_eq!(error.kind(), io::ErrorKind::TimedOut);
 }
 
@@ -105,7 +110,8 @@ async fn a_guest_that_floods_instead_of_answering_is_given_up() {
     });
     let draining =
         tokio::spawn(async move { tokio::io::copy(&mut read, &mut tokio::io::sink()).await });
-    let greeted = timeout(HANG, link::establish(Box::new(near), EPOCH)).await.unwrap();
+    let greeted =
+        timeout(HANG, link::establish(Box::new(near), link::Pipe::Used, EPOCH)).await.unwrap();
     assert!(greeted.is_err());
     flooding.abort();
     draining.abort();
@@ -189,7 +195,8 @@ async fn a_mux_header_that_announces_4_gib_allocates_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_slow_guest_blocks_nobody_else() {
     let (near, mut far) = duplex(256 * 1024);
-    let (established, ()) = tokio::join!(link::establish(Box::new(near), EPOCH), answer(&mut far));
+    let (established, ()) =
+        tokio::join!(link::establish(Box::new(near), link::Pipe::Used, EPOCH), answer(&mut far));
     let (link, living) = established.unwrap();
     let dripping = async {
         let frame = Header { kind: Kind::Data, epoch: EPOCH, length: 12 }.encode();

@@ -133,7 +133,7 @@ impl Attempt {
             .await
             .map_err(|_| format!("the guest did not answer within {} seconds", BOOT.as_secs()))??;
 
-        let (link, session) = link::establish(Box::new(pipe), EPOCH).await?;
+        let (link, session) = link::establish(Box::new(pipe), link::Pipe::Used, EPOCH).await?;
         let mut session = std::pin::pin!(session);
         during(session.as_mut(), warm(&link)).await?;
         // The session stays connected, but nobody moves it after this.
