@@ -11,6 +11,7 @@ use std::{
 };
 
 const PASSWD: &str = "/etc/passwd";
+const GROUP: &str = "/etc/group";
 /// More than any real account file.
 const MAX_FILE: u64 = 1024 * 1024;
 /// The kernel's own limit is 65536; a list that long is an accident or an attack.
@@ -32,6 +33,47 @@ pub(crate) struct Accounts {
     group: String,
 }
 
+/// What the account files said, for as long as they have not changed.
+///
+/// Reading and searching them is a good part of starting a program in an
+/// emulated machine, and they hardly ever change.
+#[derive(Debug)]
+pub(crate) struct Known {
+    version: Option<Version>,
+    account: Account,
+    groups: Vec<u32>,
+}
+
+/// Which file, and when it changed: for `/etc/passwd` and `/etc/group`.
+type Version = [(u64, u64, i64, i64, u64); 2];
+
+impl Known {
+    /// Remembers an account as the files have it now.
+    pub(crate) fn of(uid: u32) -> Option<Self> {
+        // Taken before the reading: a change in between is one that is noticed.
+        let version = version();
+        let accounts = Accounts::read().ok()?;
+        let account = accounts.by_uid(uid)?;
+        let groups = accounts.groups_of(&account);
+        Some(Self { version, account, groups })
+    }
+
+    /// What is remembered of `uid`, if it still holds.
+    pub(crate) fn recall(&self, uid: u32) -> Option<(Account, Vec<u32>)> {
+        let holds = self.account.uid == uid && self.version.is_some() && self.version == version();
+        holds.then(|| (self.account.clone(), self.groups.clone()))
+    }
+}
+
+fn version() -> Option<Version> {
+    use std::os::unix::fs::MetadataExt as _;
+    let of = |path: &str| {
+        let file = std::fs::metadata(path).ok()?;
+        Some((file.dev(), file.ino(), file.ctime(), file.ctime_nsec(), file.size()))
+    };
+    Some([of(PASSWD)?, of(GROUP)?])
+}
+
 /// Finds an account by its name, without a look at the groups.
 pub(crate) fn find(name: &str) -> io::Result<Option<Account>> {
     let accounts = Accounts { passwd: read_bounded(Path::new(PASSWD))?, group: String::new() };
@@ -43,7 +85,7 @@ impl Accounts {
     pub(crate) fn read() -> io::Result<Self> {
         Ok(Self {
             passwd: read_bounded(Path::new(PASSWD))?,
-            group: read_bounded(Path::new("/etc/group")).unwrap_or_default(),
+            group: read_bounded(Path::new(GROUP)).unwrap_or_default(),
         })
     }
 

@@ -47,7 +47,7 @@ use tokio::{
 };
 
 use self::{cgroups::Cgroups, processes::Processes, reaper::Reaper};
-use crate::{console, messages::ToApi, port::Port};
+use crate::{account::Known, console, messages::ToApi, port::Port};
 
 /// The link's port on a machine.
 const LINK: &str = "coldframe.link";
@@ -55,6 +55,8 @@ const LINK: &str = "coldframe.link";
 pub(crate) const API_PORT: u16 = 49983;
 /// Where the relay listens: named paths, forward proxy.
 pub(crate) const RELAY_PORTS: [u16; 2] = [8788, 8789];
+/// The ordinary account: workloads run as it unless they ask for another.
+const USER: u32 = 1000;
 /// Messages that wait for the API while it is being restarted.
 const API_QUEUE: usize = 1024;
 
@@ -78,6 +80,8 @@ struct Init {
     program: OwnedFd,
     /// `/dev/null`, whatever happens to its name.
     null: OwnedFd,
+    /// The ordinary account, as it was before any workload.
+    known: Option<Known>,
     /// The identity's files; a container has none of its own.
     names: Option<identity::Names>,
     cgroups: Cgroups,
@@ -151,6 +155,7 @@ fn set_up(place: Place) -> io::Result<(Init, Listeners, mpsc::Receiver<Parcel>)>
         place,
         program,
         null,
+        known: Known::of(USER),
         names,
         cgroups,
         reaper: Reaper::default(),

@@ -6,15 +6,6 @@
 
 use std::{io, path::Path};
 
-/// What a process may still hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Remaining {
-    /// Nothing, and it can never get anything again: API, relay, files.
-    Nothing,
-    /// No capability now, but set-uid programs work: a workload with sudo.
-    Regainable,
-}
-
 /// Turns this process into a daemon of `uid` with no rights at all, verified.
 ///
 /// # Errors
@@ -34,13 +25,46 @@ pub(crate) fn give_up_everything(uid: u32, gid: u32, groups: &[u32]) -> io::Resu
     // Changing the account has done this already unless an administrator of the
     // image changed `fs.suid_dumpable`.
     control(libc::PR_SET_DUMPABLE, 0)?;
-    check_self(uid, Remaining::Nothing)
+    check_self(uid)
 }
 
 /// Asks the kernel what this process holds, and refuses any surplus.
-pub(crate) fn check_self(uid: u32, remaining: Remaining) -> io::Result<()> {
+fn check_self(uid: u32) -> io::Result<()> {
     let status = crate::account::read_bounded(Path::new("/proc/self/status"))?;
-    verify(&status, uid, remaining).map_err(io::Error::other)
+    verify(&status, uid).map_err(io::Error::other)
+}
+
+/// The same for a workload by system calls, which each start of a program pays
+/// for: no file, no text. Without rights, ambient ones cannot exist either.
+pub(crate) fn check_workload(uid: u32) -> io::Result<()> {
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        pid: libc::c_int,
+    }
+    #[repr(C)]
+    #[derive(Clone, Copy)]
+    struct Sets {
+        effective: u32,
+        permitted: u32,
+        inheritable: u32,
+    }
+    // From the kernel's `capability.h`: 64 capabilities in two words.
+    const VERSION_3: u32 = 0x2008_0522;
+    let header = Header { version: VERSION_3, pid: 0 };
+    let mut sets = [Sets { effective: !0, permitted: !0, inheritable: !0 }; 2];
+    // SAFETY: version 3 reads the header and writes two elements, which both
+    // outlive the call.
+    check(unsafe { libc::syscall(libc::SYS_capget, &header, sets.as_mut_ptr()) })?;
+    let mut ids = [!0u32; 3];
+    let [real, effective, saved] = &mut ids;
+    // SAFETY: three pointers to numbers that outlive the call.
+    check(unsafe { libc::syscall(libc::SYS_getresuid, real, effective, saved) })?;
+    let left = |set: &Sets| (set.effective | set.permitted | set.inheritable) != 0;
+    if sets.iter().any(left) || ids.iter().any(|id| *id != uid) {
+        return Err(io::Error::other(format!("rights of another account than {uid} are left")));
+    }
+    Ok(())
 }
 
 /// Becomes an account with its groups. Leaving root clears the capabilities.
@@ -55,11 +79,12 @@ pub(crate) fn change_account(uid: u32, gid: u32, groups: &[u32]) -> io::Result<(
     check(unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) })
 }
 
-/// Compares `/proc/self/status` with what a process of `uid` may hold.
+/// Compares `/proc/self/status` with what a daemon of `uid` may hold: nothing,
+/// and never anything again.
 ///
 /// # Errors
 /// The first surplus, as a sentence.
-pub(crate) fn verify(status: &str, uid: u32, remaining: Remaining) -> Result<(), String> {
+fn verify(status: &str, uid: u32) -> Result<(), String> {
     let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         line.map(str::trim).ok_or_else(|| format!("the kernel does not report {name}"))
@@ -68,21 +93,15 @@ pub(crate) fn verify(status: &str, uid: u32, remaining: Remaining) -> Result<(),
     if uids.split_whitespace().any(|id| id != uid.to_string()) {
         return Err(format!("account {uid} expected, the kernel reports {uids}"));
     }
-    let mut empty = vec!["CapInh", "CapPrm", "CapEff", "CapAmb"];
-    if remaining == Remaining::Nothing {
-        empty.push("CapBnd");
-    }
-    for name in empty {
+    for name in ["CapInh", "CapPrm", "CapEff", "CapAmb", "CapBnd"] {
         let set = field(name)?;
         if u64::from_str_radix(set, 16) != Ok(0) {
             return Err(format!("capabilities are left: {name} is {set}"));
         }
     }
-    match (remaining, field("NoNewPrivs")?) {
-        (Remaining::Nothing, "1") => Ok(()),
-        (Remaining::Nothing, flag) => Err(format!("NoNewPrivs is {flag}")),
-        // A container's host may have set it: fewer rights than expected.
-        (Remaining::Regainable, _) => Ok(()),
+    match field("NoNewPrivs")? {
+        "1" => Ok(()),
+        flag => Err(format!("NoNewPrivs is {flag}")),
     }
 }
 
@@ -114,7 +133,7 @@ mod tests {
     /// U17: the drop counts only when the kernel confirms it.
     #[test]
     fn any_right_that_is_left_is_refused() {
-        let nothing = |status: &str| verify(status, 990, Remaining::Nothing);
+        let nothing = |status: &str| verify(status, 990);
         assert_eq!(nothing(&status(990, NONE, NONE, 1)), Ok(()));
         assert!(nothing(&status(990, "0000000000000001", NONE, 1)).is_err());
         assert!(nothing(&status(990, NONE, ALL, 1)).is_err());
@@ -123,12 +142,12 @@ mod tests {
         assert!(nothing("").is_err());
     }
 
-    /// U17: a workload holds nothing now, and set-uid programs still work.
+    /// U17: a workload's check sees what this very process holds.
     #[test]
-    fn a_workload_keeps_only_the_way_through_sudo() {
-        let workload = |status: &str| verify(status, 1000, Remaining::Regainable);
-        assert_eq!(workload(&status(1000, NONE, ALL, 0)), Ok(()));
-        assert_eq!(workload(&status(1000, NONE, NONE, 1)), Ok(()));
-        assert!(workload(&status(1000, ALL, ALL, 0)).is_err());
+    fn a_process_with_rights_is_no_workload() {
+        // SAFETY: takes nothing and cannot fail.
+        let uid = unsafe { libc::getuid() };
+        assert_eq!(check_workload(uid).is_ok(), uid != 0);
+        assert!(check_workload(uid + 1).is_err());
     }
 }

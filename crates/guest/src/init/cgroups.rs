@@ -13,7 +13,7 @@
 //! their session's process group, which a descendant can leave.
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     collections::VecDeque,
     fs, io,
     os::fd::{AsFd as _, BorrowedFd, OwnedFd},
@@ -51,6 +51,10 @@ struct Groups {
     files: OwnedFd,
     /// Groups whose process has ended and that were not empty then.
     lingering: RefCell<VecDeque<PathBuf>>,
+    /// One made beforehand: making a group is a large part of a start.
+    spare: RefCell<Option<(PathBuf, OwnedFd)>>,
+    /// Numbers the groups.
+    last: Cell<u64>,
 }
 
 /// The group of one started process.
@@ -83,7 +87,10 @@ impl Cgroups {
         write(&root.join("workload/run/pids.max"), &limits.processes.to_string())?;
         let daemons = open(&root.join("coldframe"))?;
         let files = open(&root.join("workload/files"))?;
-        Ok(Self { groups: Some(Groups { daemons, files, lingering: RefCell::default() }) })
+        let (lingering, spare, last) = Default::default();
+        let cgroups = Self { groups: Some(Groups { daemons, files, lingering, spare, last }) };
+        cgroups.keep_spare()?;
+        Ok(cgroups)
     }
 
     /// Where API and relay live.
@@ -96,15 +103,24 @@ impl Cgroups {
         self.groups.as_ref().map(|groups| groups.files.as_fd())
     }
 
-    /// Makes the group of process number `id`.
-    pub(super) fn make(&self, id: u64) -> io::Result<Group> {
-        if self.groups.is_none() {
+    /// Takes the spare group, or makes one.
+    pub(super) fn take(&self) -> io::Result<Group> {
+        let Some(groups) = &self.groups else {
             return Ok(Group { leader: None, place: None });
+        };
+        let spare = groups.spare.borrow_mut().take();
+        let place = spare.map_or_else(|| groups.make(), Ok)?;
+        Ok(Group { leader: None, place: Some(place) })
+    }
+
+    /// Makes the next spare group, if there is none. For when nobody waits.
+    pub(super) fn keep_spare(&self) -> io::Result<()> {
+        let Some(groups) = &self.groups else { return Ok(()) };
+        if groups.spare.borrow().is_none() {
+            let made = groups.make()?;
+            *groups.spare.borrow_mut() = Some(made);
         }
-        let path = Path::new(ROOT).join(format!("workload/run/{id}"));
-        fs::create_dir(&path)?;
-        let directory = open(&path)?;
-        Ok(Group { leader: None, place: Some((path, directory)) })
+        Ok(())
     }
 
     /// Removes a group; if something in it still runs, later.
@@ -129,6 +145,16 @@ impl Cgroups {
                 lingering.push_back(path);
             }
         }
+    }
+}
+
+impl Groups {
+    fn make(&self) -> io::Result<(PathBuf, OwnedFd)> {
+        self.last.set(self.last.get() + 1);
+        let path = Path::new(ROOT).join(format!("workload/run/{}", self.last.get()));
+        fs::create_dir(&path)?;
+        let directory = open(&path)?;
+        Ok((path, directory))
     }
 }
 

@@ -7,11 +7,9 @@ use guest_protocol::{
     mux::Stream,
 };
 
-use super::{Init, identity, start};
+use super::{Init, USER, identity, start};
 use crate::messages::{Command, Start, Wiring};
 
-/// The account that warms a template up.
-const USER: u32 = 1000;
 /// How long one command may take.
 const WARM: Duration = Duration::from_secs(60);
 

@@ -16,9 +16,9 @@ use guest_protocol::connect::{Code, Error};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::{
-    account::{Account, Accounts},
+    account::{Account, Accounts, Known},
     messages::Command,
-    privilege::{self, Remaining},
+    privilege,
 };
 
 /// The search path unless the sandbox or the caller says otherwise.
@@ -30,6 +30,8 @@ pub(super) const MAX_ARGUMENT: usize = 128 * 1024;
 #[derive(Debug)]
 pub(super) struct Program<'a> {
     pub(super) uid: u32,
+    /// What init remembers of the ordinary account.
+    pub(super) known: Option<&'a Known>,
     pub(super) command: &'a Command,
     /// The sandbox's variables.
     pub(super) environment: &'a [(String, String)],
@@ -57,11 +59,8 @@ struct Ready {
 fn prepare(program: &Program<'_>) -> Result<Ready, Error> {
     let command = program.command;
     detach(program).map_err(|error| internal("separate the process", &error))?;
-    let accounts = Accounts::read().map_err(|error| internal("read the accounts", &error))?;
-    let account = accounts.by_uid(program.uid).ok_or_else(|| {
-        Error::new(Code::Unauthenticated, format!("account {} does not exist", program.uid))
-    })?;
-    let groups = accounts.groups_of(&account);
+    let known = program.known.and_then(|known| known.recall(program.uid));
+    let (account, groups) = known.map_or_else(|| look_up(program.uid), Ok)?;
     drop_rights(&account, &groups).map_err(|error| internal("drop the rights", &error))?;
     enter(command.cwd.as_deref(), &account.home)?;
     let environment = environment(&account, program.environment, &command.envs);
@@ -77,6 +76,15 @@ fn prepare(program: &Program<'_>) -> Result<Ready, Error> {
         .map(|(name, value)| text(&format!("{name}={value}")))
         .collect::<Result<_, _>>()?;
     Ok(Ready { candidates, arguments, environment })
+}
+
+fn look_up(uid: u32) -> Result<(Account, Vec<u32>), Error> {
+    let accounts = Accounts::read().map_err(|error| internal("read the accounts", &error))?;
+    let account = accounts.by_uid(uid).ok_or_else(|| {
+        Error::new(Code::Unauthenticated, format!("account {uid} does not exist"))
+    })?;
+    let groups = accounts.groups_of(&account);
+    Ok((account, groups))
 }
 
 /// A session of its own, its streams, and what every child of init must shed.
@@ -119,7 +127,7 @@ fn drop_rights(account: &Account, groups: &[u32]) -> io::Result<()> {
     if account.uid == 0 {
         return Ok(());
     }
-    privilege::check_self(account.uid, Remaining::Regainable)
+    privilege::check_workload(account.uid)
 }
 
 fn enter(cwd: Option<&str>, home: &str) -> Result<(), Error> {

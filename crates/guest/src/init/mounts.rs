@@ -20,13 +20,11 @@ use std::{
 
 use rustix::mount::{MountFlags, mount, mount_bind, mount_move};
 
-use super::{parameters::Parameters, step};
+use super::{USER, parameters::Parameters, step};
 
 /// Where the parts are put together; hidden once it has become `/`.
 const NEW_ROOT: &str = "/newroot";
 const DISK: &str = "/dev/vda";
-/// The account that owns `/workspace`.
-const USER: u32 = 1000;
 
 /// Mounts what the kernel offers on the initial root.
 pub(super) fn kernel() -> io::Result<()> {

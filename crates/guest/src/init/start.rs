@@ -30,6 +30,8 @@ use crate::messages::{End, Process, Start, ToApi, Wiring};
 /// From the fork to the program. A start takes milliseconds; what takes longer
 /// waits for a file system that the workload serves.
 const LIMIT: Duration = Duration::from_secs(10);
+/// After an end, until what the next start needs is made: the answer goes first.
+const LULL: Duration = Duration::from_millis(20);
 /// More than any reason is long.
 const MAX_REASON: u64 = 16 * 1024;
 
@@ -48,12 +50,14 @@ pub(super) async fn answer(init: Rc<Init>, request: u64, start: Start) {
 /// Runs a program to its end without anybody listening; for `Warm`.
 pub(super) async fn run_silently(init: &Rc<Init>, start: Start) -> Result<(), Error> {
     let ends = Ends { theirs: [None, None, None], ours: Vec::new() };
-    let place = init.processes.reserve().ok_or_else(full)?;
-    let group = init.cgroups.make(place.id).map_err(|error| internal("make a group", &error))?;
+    let _place = init.processes.reserve().ok_or_else(full)?;
+    let group = init.cgroups.take().map_err(|error| internal("make a group", &error))?;
     let (_, group, ended) = launch(init, &start, group, ends).await?;
     let outcome = timeout(Duration::from_millis(start.deadline_ms.unwrap_or(60_000)), ended).await;
     group.signal(libc::SIGKILL).ok();
     init.cgroups.retire(group);
+    // A template is captured with one ready.
+    init.cgroups.keep_spare().ok();
     match outcome {
         Ok(_) => Ok(()),
         Err(_) => Err(Error::new(Code::DeadlineExceeded, "a command did not end in time")),
@@ -74,7 +78,7 @@ async fn begin(init: &Rc<Init>, start: Start) -> Result<(Process, Vec<OwnedFd>),
         return Err(Error::new(Code::PermissionDenied, text));
     }
     let place = init.processes.reserve().ok_or_else(full)?;
-    let group = init.cgroups.make(place.id).map_err(|error| internal("make a group", &error))?;
+    let group = init.cgroups.take().map_err(|error| internal("make a group", &error))?;
     let ends = connect(&start).map_err(|error| internal("make streams", &error))?;
     let ours = ends.ours.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>();
     let ours = ours.map_err(|error| internal("copy streams", &error))?;
@@ -167,6 +171,7 @@ fn fork(init: &Init, start: &Start, group: &Group, ends: &Ends) -> io::Result<Fo
     let settings = init.settings.borrow();
     let program = Program {
         uid: start.uid,
+        known: init.known.as_ref(),
         command: &start.command,
         environment: &settings.environment,
         streams: ends.theirs.each_ref().map(|end| end.as_ref().unwrap_or(&init.null).as_fd()),
@@ -220,6 +225,9 @@ async fn attend(
         init.cgroups.retire(group);
     }
     init.tell_api(ToApi::Ended { id, end }, Vec::new()).await;
+    // The next start finds one ready; a machine without room makes it then.
+    sleep(LULL).await;
+    init.cgroups.keep_spare().ok();
 }
 
 fn full() -> Error {
