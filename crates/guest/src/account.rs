@@ -39,39 +39,45 @@ pub(crate) struct Accounts {
 /// emulated machine, and they hardly ever change.
 #[derive(Debug)]
 pub(crate) struct Known {
+    /// The account file and the group file.
+    files: [&'static str; 2],
     version: Option<Version>,
     account: Account,
     groups: Vec<u32>,
 }
 
-/// Which file, and when it changed: for `/etc/passwd` and `/etc/group`.
+/// Which files, and when each changed.
 type Version = [(u64, u64, i64, i64, u64); 2];
 
 impl Known {
     /// Remembers an account as the files have it now.
     pub(crate) fn of(uid: u32) -> Option<Self> {
+        Self::read([PASSWD, GROUP], uid)
+    }
+
+    fn read(files: [&'static str; 2], uid: u32) -> Option<Self> {
         // Taken before the reading: a change in between is one that is noticed.
-        let version = version();
-        let accounts = Accounts::read().ok()?;
+        let version = version(files);
+        let accounts = Accounts::read_from(files).ok()?;
         let account = accounts.by_uid(uid)?;
         let groups = accounts.groups_of(&account);
-        Some(Self { version, account, groups })
+        Some(Self { files, version, account, groups })
     }
 
     /// What is remembered of `uid`, if it still holds.
     pub(crate) fn recall(&self, uid: u32) -> Option<(Account, Vec<u32>)> {
-        let holds = self.account.uid == uid && self.version.is_some() && self.version == version();
-        holds.then(|| (self.account.clone(), self.groups.clone()))
+        let same = self.version.is_some() && self.version == version(self.files);
+        (self.account.uid == uid && same).then(|| (self.account.clone(), self.groups.clone()))
     }
 }
 
-fn version() -> Option<Version> {
+fn version(files: [&str; 2]) -> Option<Version> {
     use std::os::unix::fs::MetadataExt as _;
     let of = |path: &str| {
         let file = std::fs::metadata(path).ok()?;
         Some((file.dev(), file.ino(), file.ctime(), file.ctime_nsec(), file.size()))
     };
-    Some([of(PASSWD)?, of(GROUP)?])
+    Some([of(files[0])?, of(files[1])?])
 }
 
 /// Finds an account by its name, without a look at the groups.
@@ -83,9 +89,13 @@ pub(crate) fn find(name: &str) -> io::Result<Option<Account>> {
 impl Accounts {
     /// Reads both files. A missing group file means no groups.
     pub(crate) fn read() -> io::Result<Self> {
+        Self::read_from([PASSWD, GROUP])
+    }
+
+    fn read_from([passwd, group]: [&str; 2]) -> io::Result<Self> {
         Ok(Self {
-            passwd: read_bounded(Path::new(PASSWD))?,
-            group: read_bounded(Path::new(GROUP)).unwrap_or_default(),
+            passwd: read_bounded(Path::new(passwd))?,
+            group: read_bounded(Path::new(group)).unwrap_or_default(),
         })
     }
 
@@ -151,6 +161,24 @@ fn group(line: &str) -> Option<(&str, u32, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_account_is_remembered_until_a_file_changes() {
+        let folder =
+            std::env::temp_dir().join(format!("coldframe-accounts-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path =
+            |name: &str| -> &'static str { folder.join(name).to_str().unwrap().to_owned().leak() };
+        let files = [path("passwd"), path("group")];
+        std::fs::write(files[0], "user:x:1000:1000::/home/user:/bin/sh\n").unwrap();
+        std::fs::write(files[1], "sudo:x:27:user\n").unwrap();
+        let known = Known::read(files, 1000).unwrap();
+        assert_eq!(known.recall(1000).unwrap().1, [1000, 27]);
+        assert!(known.recall(0).is_none());
+        std::fs::write(files[1], "sudo:x:27:\n").unwrap();
+        assert!(known.recall(1000).is_none(), "a group that was taken away is still used");
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 
     fn accounts() -> Accounts {
         Accounts {
