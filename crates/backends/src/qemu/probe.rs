@@ -15,6 +15,7 @@ use std::{
         unix::fs::{FileTypeExt as _, MetadataExt as _},
     },
     path::{Path, PathBuf},
+    sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},
 };
 
@@ -236,9 +237,11 @@ fn trial(
     if accelerator == Accelerator::Kvm && kvm_device().is_none() {
         return Err(io::Error::other("/dev/kvm is missing"));
     }
-    let name = format!("trial-{}", std::process::id());
-    let folder = Folder::at(places.state.join(&name));
-    let group = hierarchy.own_group("trial");
+    // Two trials of one process must not end each other.
+    static TRIALS: AtomicU32 = AtomicU32::new(0);
+    let number = TRIALS.fetch_add(1, Ordering::Relaxed);
+    let folder = Folder::at(places.state.join(format!("trial-{number}-{}", std::process::id())));
+    let group = hierarchy.own_group(&format!("trial-{number}"));
     let claim = places.uids.claim()?;
     let uid = claim.uid;
     let run = || {

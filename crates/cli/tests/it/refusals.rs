@@ -128,7 +128,7 @@ fn the_local_token_is_not_sent_elsewhere() {
 fn without_root_there_is_a_way_forward() {
     let state = tempfile::tempdir().expect("folder");
     for (arguments, code) in [(&["run", "--", "true"][..], 125), (&["serve"], 1)] {
-        let left = run(as_nobody(&mut coldframe(state.path(), arguments)));
+        let left = run(&mut as_nobody(state.path(), arguments));
         assert_eq!(left.code, Some(code), "{left:?}");
         assert!(left.stderr.contains("needs root") && left.stderr.contains("sudo"), "{left:?}");
         assert!(left.stderr.contains("coldframe sandbox"), "{left:?}");
