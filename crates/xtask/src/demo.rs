@@ -163,23 +163,24 @@ fn remove(folder: &Path) -> anyhow::Result<()> {
 fn farewell(place: &Place, service: &Service, sandbox: &str) -> anyhow::Result<()> {
     let sudo = if privilege::is_root() { "" } else { "sudo -E " };
     let program = place.program.display();
+    let bin = place.program.parent().unwrap_or(&place.state).display();
     println!(
-        "\nThe server runs in the background (process {}).\n\n\
-         \x20 URL    {}\n\
-         \x20 Token  {}\n\
-         \x20 Log    {}\n\n\
+        "\nThe server runs in the background (process {}); its log is {}.\n\n\
+         To use it from this terminal, by its command line or over HTTP:\n\n\
+         \x20 export PATH=\"{bin}:$PATH\"\n\
+         \x20 export COLDFRAME_URL={}\n\
+         \x20 export COLDFRAME_TOKEN={}\n\n\
+         To end it and its sandboxes:\n\n\
+         \x20 cargo xtask demo --stop\n\n\
+         A shell in a sandbox of its own, with no server:\n\n\
+         \x20 {sudo}{program} run -it -- bash\n\n\
          A shell in the sandbox of the walk, which ends in {}:\n\n\
-         \x20 {sudo}{program} --config {} sandbox shell {sandbox}\n\n\
-         The same in a sandbox of its own, with no server:\n\n\
-         \x20 {sudo}{program} --config {} run -i -t -- bash\n\n\
-         End the server with:  cargo xtask demo --stop",
+         \x20 {sudo}{program} sandbox shell {sandbox}",
         service.process,
+        place.log().display(),
         service.url,
         service.token()?,
-        place.log().display(),
         progress::shown(Duration::from_secs(walk::MINUTES * 60)),
-        place.config().display(),
-        place.config().display(),
     );
     Ok(())
 }

@@ -173,9 +173,10 @@ fn new_sandbox(create: wire::CreateSandbox, headers: &HeaderMap) -> Result<NewSa
 fn network(word: &str) -> Result<EgressMode, ApiError> {
     use EgressMode::{Brokered, Mediated, Off, Open, Restricted};
     let known = [Off, Brokered, Restricted, Mediated, Open];
-    known.into_iter().find(|mode| mode.as_str() == word).ok_or_else(|| {
-        ApiError::field("network", "use off, brokered, restricted, mediated or open")
-    })
+    known
+        .into_iter()
+        .find(|mode| mode.as_str() == word)
+        .ok_or_else(|| ApiError::field("network", "use \"off\", the only mode of this version"))
 }
 
 /// A sandbox as clients see it.
