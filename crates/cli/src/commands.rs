@@ -23,7 +23,7 @@ use crate::{
     error::{Codes, Failure, Kind, Outcome},
     output::{self, Format},
     process::{Ended, Input, Kept, Launch, Sink, Terminal},
-    variables,
+    terminal, variables,
 };
 
 /// Run code that nobody trusts, each in a machine of its own
@@ -146,7 +146,7 @@ pub(crate) struct ProgramArgs {
     #[arg(short, long)]
     pub(crate) interactive: bool,
 
-    /// Give the program a terminal
+    /// Give the program a terminal; standard input must be one
     #[arg(short, long, conflicts_with = "json")]
     pub(crate) tty: bool,
 }
@@ -154,6 +154,9 @@ pub(crate) struct ProgramArgs {
 impl ProgramArgs {
     /// As a launch. The variables are for the process alone.
     pub(crate) fn launch(&self, command: &[String]) -> Outcome<Launch> {
+        if self.tty {
+            terminal::required()?;
+        }
         let environment = variables::read(&self.env, variables::own)?;
         let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
         Ok(Launch {
@@ -273,7 +276,12 @@ pub(crate) fn block_on<T>(future: impl Future<Output = Outcome<T>>) -> Outcome<T
 }
 
 /// Shows how a program ended and returns its exit code.
-pub(crate) fn report(ended: Ended, sink: Sink, took: Duration) -> Outcome<u8> {
+pub(crate) fn report(launch: &Launch, ended: Ended, sink: Sink, took: Duration) -> Outcome<u8> {
+    if let (Ended::TimedOut, Some(limit)) = (ended, launch.timeout) {
+        // The code alone could be the program's own.
+        let message = format!("the program was ended after {limit:?} (--timeout)");
+        output::failure(&Failure::new(Kind::TimedOut, message), Format::Text);
+    }
     let Sink::Memory(collected) = sink else { return Ok(ended.code()) };
     let mut result = Map::new();
     put(&mut result, "stdout", &collected.output);

@@ -94,7 +94,7 @@ pub(crate) async fn drive<T: Transport>(
     signals: &mut Signals,
 ) -> Outcome<Ended> {
     let raw = match (launch.terminal, launch.input) {
-        (Terminal::Yes, Input::Ours) => Raw::enter()?,
+        (Terminal::Yes, Input::Ours) => Some(Raw::enter()?),
         _ => None,
     };
     let limit = launch.timeout.map(|limit| Instant::now() + limit + GRACE);

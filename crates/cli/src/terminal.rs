@@ -5,8 +5,21 @@ use std::io::{self, IsTerminal as _};
 use guest_protocol::process::TerminalSize;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
+use crate::error::{Failure, Outcome};
+
 /// The size when there is no terminal to ask.
 const FALLBACK: TerminalSize = TerminalSize { cols: 80, rows: 24 };
+
+/// Whether a program can be given a terminal: somebody must type on it.
+///
+/// Without that it would wait for ever for what a pipe does not say: a pipe has
+/// an end, a keyboard has none.
+pub(crate) fn required() -> Outcome<()> {
+    if io::stdin().is_terminal() {
+        return Ok(());
+    }
+    Err(Failure::usage("-t needs a terminal on standard input; use -i without -t"))
+}
 
 /// A terminal that passes every key on, until this is dropped.
 #[derive(Debug)]
@@ -15,16 +28,13 @@ pub(crate) struct Raw {
 }
 
 impl Raw {
-    /// Puts standard input into raw mode; nothing to do when it is no terminal.
-    pub(crate) fn enter() -> io::Result<Option<Self>> {
-        if !io::stdin().is_terminal() {
-            return Ok(None);
-        }
+    /// Puts standard input, a terminal, into raw mode.
+    pub(crate) fn enter() -> io::Result<Self> {
         let before = tcgetattr(io::stdin())?;
         let mut raw = before.clone();
         raw.make_raw();
         tcsetattr(io::stdin(), OptionalActions::Now, &raw)?;
-        Ok(Some(Self { before }))
+        Ok(Self { before })
     }
 }
 

@@ -85,7 +85,7 @@ pub(super) fn run(configured: &Configured<'_>, arguments: &RunArgs) -> Outcome<u
                 process::drive(guest, &launch, &mut sink, signals).await
             });
         let ended = ended.await?;
-        report(ended, sink, begun.elapsed())
+        report(&launch, ended, sink, begun.elapsed())
     })
 }
 

@@ -34,6 +34,20 @@ fn a_mistake_on_the_command_line_is_told_from_a_programs_own_code() {
     check(&["nope"], 2, &["nope"]);
 }
 
+/// Nobody can type on it, so the program would wait for ever.
+#[test]
+fn a_terminal_is_not_promised_where_there_is_none() {
+    for arguments in [
+        &["run", "-it", "--", "bash", "-l"][..],
+        &["run", "-t", "--", "true"],
+        &["sandbox", "exec", "-it", SANDBOX, "--", "bash"],
+    ] {
+        check(arguments, 122, &["-t needs a terminal on standard input; use -i without -t"]);
+    }
+    let way_on = format!("coldframe sandbox exec -i {SANDBOX} -- bash");
+    check(&["sandbox", "shell", SANDBOX], 122, &["terminal on standard input", &way_on]);
+}
+
 #[test]
 fn both_ends_of_a_copy_cannot_be_on_one_side() {
     let state = tempfile::tempdir().expect("folder");

@@ -54,12 +54,14 @@ fn memory_beyond_the_host_is_refused_before_anything_is_made() {
 fn a_time_limit_ends_a_program_whose_input_stays_open() {
     let Some(state) = state() else { return };
     let mut command = state.run(&["--timeout", "2s", "-i", "--", "cat"]);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let begun = Instant::now();
     let mut child = command.spawn().expect("starts");
     let held = child.stdin.take();
-    let status = child.wait().expect("ends");
-    assert_eq!(status.code(), Some(124));
+    let output = child.wait_with_output().expect("ends");
+    assert_eq!(output.status.code(), Some(124));
+    let said = "coldframe: error: the program was ended after 2s (--timeout)\n";
+    assert_eq!(String::from_utf8_lossy(&output.stderr), said);
     assert!(begun.elapsed() >= Duration::from_secs(2));
     drop(held);
 }

@@ -1,6 +1,7 @@
 //! Bytes in and out.
 
 use std::{
+    fs::File,
     io::{Read as _, Write as _},
     process::Stdio,
     time::Duration,
@@ -72,11 +73,25 @@ fn a_reader_that_goes_away_ends_the_program() {
 fn a_terminal_has_a_size_and_takes_keys() {
     let Some(state) = state() else { return };
     let script = "stty size; tty; read -r line; echo \"got $line\"";
-    let left = left_by(&mut state.run(&["-i", "-t", "--", "bash", "-c", script]), Some(b"hello\n"));
+    let (mut keyboard, terminal) = terminal();
+    keyboard.write_all(b"hello\n").expect("typed");
+    let mut command = state.run(&["-i", "-t", "--", "bash", "-c", script]);
+    let left = left_by(command.stdin(terminal), None);
     assert_eq!(left.code, Some(0), "{left:?}");
     let text = left.text().replace('\r', "");
     assert!(text.contains("24 80\n/dev/pts/"), "{text}");
     assert!(text.contains("got hello\n"), "{text}");
+}
+
+/// What somebody types on, and what a program has of it.
+fn terminal() -> (File, File) {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    let keyboard = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
+    grantpt(&keyboard).expect("granted");
+    unlockpt(&keyboard).expect("unlocked");
+    let path = ptsname(&keyboard, Vec::new()).expect("its name").into_string().expect("text");
+    let terminal = File::options().read(true).write(true).open(path).expect("opened");
+    (keyboard.into(), terminal)
 }
 
 /// The server's memory stays bounded while a reader takes its time.

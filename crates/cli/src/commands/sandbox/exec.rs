@@ -8,10 +8,11 @@ use guest_protocol::client::GuestClient;
 
 use crate::{
     commands::{Configured, Json, ProgramArgs, report},
-    error::Outcome,
+    error::{Failure, Outcome},
     output::Format,
     process::{self, Input, Launch, Signals, Sink, Terminal},
     remote::{Authority, RemoteGuest, ServerArgs},
+    terminal,
 };
 
 /// Run a program in a sandbox and exit with its code
@@ -37,6 +38,9 @@ pub(crate) struct ExecArgs {
 }
 
 /// Open a shell in a sandbox
+///
+/// Standard input must be a terminal. To run commands from a pipe, use
+/// `coldframe sandbox exec -i SANDBOX -- bash`.
 #[derive(Debug, Args)]
 pub(crate) struct ShellArgs {
     /// The account to run as
@@ -62,6 +66,7 @@ pub(super) async fn exec(configured: &Configured<'_>, arguments: &ExecArgs) -> O
 
 /// Runs a login shell on a terminal.
 pub(super) async fn shell(configured: &Configured<'_>, arguments: &ShellArgs) -> Outcome<u8> {
+    terminal::required().map_err(|_| no_terminal(&arguments.sandbox))?;
     let launch = Launch {
         command: ["/bin/bash", "-l"].map(str::to_owned).to_vec(),
         environment: [].into(),
@@ -72,6 +77,11 @@ pub(super) async fn shell(configured: &Configured<'_>, arguments: &ShellArgs) ->
         terminal: Terminal::Yes,
     };
     follow(configured, &arguments.server, &arguments.sandbox, launch, Format::Text).await
+}
+
+fn no_terminal(sandbox: &SandboxId) -> Failure {
+    Failure::usage("a shell needs a terminal on standard input")
+        .hint(format!("to run commands from a pipe: coldframe sandbox exec -i {sandbox} -- bash"))
 }
 
 async fn follow(
@@ -91,5 +101,5 @@ async fn follow(
     let begun = std::time::Instant::now();
     let ended = process::drive(&guest, &launch, &mut sink, &mut signals).await?;
     let took: Duration = begun.elapsed();
-    report(ended, sink, took)
+    report(&launch, ended, sink, took)
 }
