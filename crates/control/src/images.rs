@@ -172,6 +172,7 @@ fn refused(error: ImageError) -> ImagesError {
         | ImageError::Altered { .. }
         | ImageError::Exposed { .. }
         | ImageError::Malformed { .. }
+        | ImageError::NotAnArchive
         | ImageError::InUse { .. } => ImagesError::Refused(Box::new(error)),
     }
 }

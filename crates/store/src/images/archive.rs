@@ -106,7 +106,7 @@ fn read(archive: impl Read, folder: &Path, keys: &Keys) -> Result<Unpacked, Imag
     let mut members = archive.entries().map_err(broken)?.raw(true);
     let mut first = |name, limit| {
         let member = members.next().ok_or_else(|| ImageError::malformed("the archive is empty"));
-        small(member?.map_err(broken)?, name, limit)
+        small(member?.map_err(unread)?, name, limit)
     };
     let manifest = first(MANIFEST, MAX_MANIFEST_BYTES)?;
     let signature = first(SIGNATURE, SIGNATURE_BYTES)?;
@@ -185,8 +185,20 @@ fn write(path: &Path, content: &mut impl Read) -> Result<FileEntry, ImageError> 
     Ok(FileEntry { size, sha256: Digest::from_bytes(hasher.finalize().into()) })
 }
 
+/// What stands where a header belongs may be any file, and the error quotes it.
+fn unread(error: io::Error) -> ImageError {
+    match error.kind() {
+        io::ErrorKind::Other
+        | io::ErrorKind::InvalidInput
+        | io::ErrorKind::InvalidData
+        | io::ErrorKind::UnexpectedEof => ImageError::NotAnArchive,
+        _ => broken(error),
+    }
+}
+
 fn broken(error: io::Error) -> ImageError {
-    ImageError::malformed(format!("the archive cannot be read: {error}"))
+    let said: String = error.to_string().chars().take(200).flat_map(char::escape_debug).collect();
+    ImageError::malformed(format!("the archive cannot be read: {said}"))
 }
 
 fn unexpected(name: &[u8]) -> ImageError {

@@ -32,6 +32,10 @@ pub enum ImageError {
     #[error("{} can be changed by others than its owner; make it writable by root only", path.display())]
     Exposed { path: PathBuf },
 
+    /// What was to be imported does not even begin like an archive.
+    #[error("not a release archive (tar or tar.gz)")]
+    NotAnArchive,
+
     /// Not an image, or one for another version.
     #[error("not an image that can be used here: {reason}")]
     Malformed { reason: String },
