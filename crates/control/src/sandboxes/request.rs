@@ -6,7 +6,7 @@ use domain::{
     environment::Environment,
     mode::EgressMode,
     region::Region,
-    size::{InvalidResources, Resources, SizeClass},
+    size::{InvalidResources, MAX_CPUS, MIN_MEMORY_MIB, Resources, SizeClass},
     template::TemplateName,
 };
 
@@ -90,11 +90,13 @@ impl SizeChoice {
             Self::Class(class) => (Resources::of(class), "size", "size"),
             Self::Explicit { cpus, memory_mib } => {
                 let resources = Resources::explicit(cpus, memory_mib).map_err(|error| {
-                    let field = match error {
-                        InvalidResources::Cpus => "cpus",
-                        InvalidResources::Memory => "memory_mb",
+                    let (field, limit) = match error {
+                        InvalidResources::Cpus => ("cpus", format!("must be 1 to {MAX_CPUS}")),
+                        InvalidResources::Memory => {
+                            ("memory_mb", format!("must be at least {MIN_MEMORY_MIB}"))
+                        }
                     };
-                    Error::invalid(field, error)
+                    Error::invalid(field, limit)
                 });
                 (resources?, "cpus", "memory_mb")
             }
