@@ -5,6 +5,7 @@
 
 mod doctor;
 mod image;
+mod mistake;
 mod run;
 mod sandbox;
 mod serve;
@@ -14,7 +15,7 @@ use std::{ffi::OsString, path::PathBuf, process::ExitCode, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-use domain::size::{Resources, SizeClass};
+use domain::size::{InvalidResources, MAX_CPUS, MIN_MEMORY_MIB, Resources, SizeClass};
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -106,13 +107,26 @@ pub(crate) struct SizeArgs {
 }
 
 impl SizeArgs {
+    /// As limits, if such a machine can be.
+    pub(crate) fn chosen(&self) -> Outcome<Resources> {
+        match (self.size, self.cpus, self.memory_mb) {
+            (None, Some(cpus), Some(memory_mb)) => {
+                Resources::explicit(cpus, memory_mb).map_err(|error| {
+                    Failure::usage(match error {
+                        InvalidResources::Cpus => format!("--cpus must be 1 to {MAX_CPUS}"),
+                        InvalidResources::Memory => {
+                            format!("--memory-mb must be at least {MIN_MEMORY_MIB}")
+                        }
+                    })
+                })
+            }
+            (size, ..) => Ok(Resources::of(size.unwrap_or_default())),
+        }
+    }
+
     /// As limits, where the machine and the installation allow them.
     pub(crate) fn resources(&self, config: &Config) -> Outcome<Resources> {
-        let resources = match (self.size, self.cpus, self.memory_mb) {
-            (None, Some(cpus), Some(memory_mb)) => Resources::explicit(cpus, memory_mb)
-                .map_err(|error| Failure::usage(error.to_string()))?,
-            (size, ..) => Resources::of(size.unwrap_or_default()),
-        };
+        let resources = self.chosen()?;
         if resources.cpus > config.max_cpus || resources.memory_mib > config.max_memory_mb {
             let limits = (config.max_cpus, config.max_memory_mb);
             let message = format!("a sandbox may have {} cpus and {} MiB here", limits.0, limits.1);
@@ -205,12 +219,7 @@ pub(crate) fn run(arguments: &[OsString]) -> ExitCode {
         .and_then(|matches| Arguments::from_arg_matches(&matches));
     let parsed = match parsed {
         Ok(parsed) => parsed,
-        Err(error) => {
-            output::usage(&error);
-            // Help and version were asked for.
-            let code = if error.use_stderr() { Kind::Usage.code(meant(arguments)) } else { 0 };
-            return code.into();
-        }
+        Err(error) => return mistake::report(&error, arguments),
     };
     let configured = Configured { file: parsed.config.as_deref() };
     let (codes, format) = (parsed.command.codes(), parsed.command.format());
@@ -249,15 +258,6 @@ impl Command {
             Self::Doctor(arguments) => arguments.json.format(),
             Self::Serve(_) => Format::Text,
         }
-    }
-}
-
-/// Whose exit codes a command line means that could not be parsed.
-fn meant(arguments: &[OsString]) -> Codes {
-    let words: Vec<_> = arguments.iter().skip(1).filter_map(|word| word.to_str()).collect();
-    match words[..] {
-        ["run", ..] | ["sandbox", "exec" | "shell", ..] => Codes::Program,
-        _ => Codes::Own,
     }
 }
 

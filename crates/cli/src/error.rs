@@ -118,6 +118,8 @@ impl Failure {
 }
 
 /// An error and its causes in one line, each said once.
+///
+/// They may quote what a file or a server holds, so nothing in it is obeyed.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -129,7 +131,7 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
         }
         cause = next.source();
     }
-    text
+    printable(&text)
 }
 
 impl From<api::client::ClientError> for Failure {
@@ -143,7 +145,16 @@ impl From<api::client::ClientError> for Failure {
                     400 => Kind::Usage,
                     _ => Kind::Refused,
                 };
-                Self::new(kind, error.to_string())
+                let failure = Self::new(kind, printable(&error.to_string()));
+                match problem.code.as_str() {
+                    "sandbox_not_running" => failure
+                        .hint("create another: `coldframe sandbox create`")
+                        .hint("`coldframe sandbox get` tells how this one ended"),
+                    "not_found" if problem.detail.contains("sandbox") => {
+                        failure.hint("`coldframe sandbox list` shows those there are")
+                    }
+                    _ => failure,
+                }
             }
             E::Unauthorized(_) => Self::refused(error.to_string())
                 .hint("set COLDFRAME_TOKEN or --token-file; `coldframe token create` makes one"),

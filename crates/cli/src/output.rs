@@ -124,9 +124,9 @@ pub(crate) fn note(text: &str) {
 pub(crate) fn failure(failure: &Failure, format: Format) {
     let stderr = io::stderr().is_terminal();
     let name = paint("31", "error", stderr);
-    eprintln!("coldframe: {name}: {}", failure.message);
+    eprintln!("coldframe: {name}: {}", calm(&failure.message));
     for hint in &failure.hints {
-        eprintln!("{}: {hint}", paint("36", "hint", stderr));
+        eprintln!("{}: {}", paint("36", "hint", stderr), calm(hint));
     }
     if format == Format::Json {
         let error = serde_json::json!({
@@ -141,10 +141,16 @@ pub(crate) fn failure(failure: &Failure, format: Format) {
     }
 }
 
-/// Reports an error of the command-line parser as it wants to be shown.
-pub(crate) fn usage(error: &clap::Error) {
+/// Prints help or the version as the command-line parser wants them shown.
+pub(crate) fn help(asked: &clap::Error) {
     // Nobody is left to tell that this could not be written.
-    drop(error.print());
+    drop(asked.print());
+}
+
+/// The text without control characters other than line ends and tabs: files,
+/// servers and arguments must not move a cursor.
+pub(crate) fn calm(text: &str) -> String {
+    text.chars().filter(|c| matches!(c, '\n' | '\t') || !c.is_control()).collect()
 }
 
 fn paint(colour: &str, text: &str, terminal: bool) -> String {

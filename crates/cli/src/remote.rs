@@ -58,6 +58,10 @@ impl ServerArgs {
     /// A client of that server.
     pub(crate) fn client(&self, configured: &Configured<'_>, needs: Authority) -> Outcome<Client> {
         let config = configured.load(&[("url", self.url.clone())])?;
+        if !is_address(&config.url) {
+            return Err(Failure::usage(format!("{:?} is not a URL", config.url))
+                .hint("--url and COLDFRAME_URL are written like http://127.0.0.1:7070"));
+        }
         let variable = std::env::var("COLDFRAME_TOKEN").ok().filter(|text| !text.is_empty());
         let token = match (&self.token_file, variable) {
             (Some(path), _) => read(path)?,
@@ -103,6 +107,12 @@ fn read(path: &Path) -> Outcome<Token> {
 
 fn parse(text: &str, place: &str) -> Outcome<Token> {
     text.parse().map_err(|error| Failure::usage(format!("{place}: {error}")))
+}
+
+/// Whether it can be the address of a server; the client looks closer.
+fn is_address(url: &str) -> bool {
+    url.parse::<http::Uri>()
+        .is_ok_and(|uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some())
 }
 
 /// Whether a server address is this machine.

@@ -139,7 +139,11 @@ fn import(configured: &Configured<'_>, arguments: &ImportArgs) -> Outcome<u8> {
         let bar = progress::bytes("reading", file.metadata().ok().map(|data| data.len()));
         store.import(Counted { inner: BufReader::new(file), bar })
     };
-    show(&image.map_err(failure)?, arguments.json.format())
+    let image = image.map_err(|error| match error {
+        ImageError::NotAnArchive => Failure::refused(format!("{shown} is {error}")),
+        error => failure(error),
+    });
+    show(&image?, arguments.json.format())
 }
 
 fn export(configured: &Configured<'_>, arguments: &ExportArgs) -> Outcome<u8> {

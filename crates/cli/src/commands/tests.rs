@@ -9,15 +9,6 @@ fn the_command_line_is_sound() {
     Arguments::command().debug_assert();
 }
 
-#[test]
-fn a_mistake_in_a_command_that_runs_a_program_is_told_by_the_band() {
-    let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
-    assert_eq!(meant(&words("coldframe run --nope")), Codes::Program);
-    assert_eq!(meant(&words("coldframe sandbox exec")), Codes::Program);
-    assert_eq!(meant(&words("coldframe sandbox list --nope")), Codes::Own);
-    assert_eq!(meant(&words("coldframe")), Codes::Own);
-}
-
 /// The page as the commands have it.
 fn reference() -> String {
     let mut page = "# Commands\n\n\

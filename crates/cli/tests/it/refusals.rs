@@ -6,6 +6,11 @@ use crate::program::{as_nobody, coldframe, run, token};
 
 const SANDBOX: &str = "sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa";
 
+/// Any key; nothing here is signed with it.
+const PUBLIC_KEY: &str = "-----BEGIN PUBLIC KEY-----\n\
+    MCowBQYDK2VwAyEA11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=\n\
+    -----END PUBLIC KEY-----\n";
+
 /// The exit code of a command line, and what it says on standard error.
 #[track_caller]
 fn check(arguments: &[&str], code: i32, said: &[&str]) {
@@ -46,6 +51,74 @@ fn a_terminal_is_not_promised_where_there_is_none() {
     }
     let way_on = format!("coldframe sandbox exec -i {SANDBOX} -- bash");
     check(&["sandbox", "shell", SANDBOX], 122, &["terminal on standard input", &way_on]);
+}
+
+/// One form for every failure, the parser's included.
+#[test]
+fn every_failure_begins_alike() {
+    for (arguments, code) in [
+        (&["nope"][..], 2),
+        (&[], 2),
+        (&["sandbox", "list", "--state", "runing"], 2),
+        (&["run"], 122),
+        (&["run", "--size", "3", "--", "x"], 122),
+        (&["run", "--cpus", "99", "--memory-mb", "512", "--", "x"], 122),
+        (&["sandbox", "exec", "\x1b[2J", "--", "x"], 122),
+    ] {
+        let state = tempfile::tempdir().expect("folder");
+        let left = run(&mut coldframe(state.path(), arguments));
+        assert_eq!(left.code, Some(code), "{arguments:?} {left:?}");
+        assert!(left.stderr.starts_with("coldframe: error: "), "{arguments:?} {left:?}");
+        assert!(!left.stderr.contains('\x1b'), "{arguments:?} {left:?}");
+    }
+    let state = tempfile::tempdir().expect("folder");
+    let left = run(&mut coldframe(state.path(), &["image", "list", "--json", "--nope"]));
+    let value: serde_json::Value = serde_json::from_str(&left.stdout).expect("JSON");
+    assert_eq!(value["error"]["code"], "usage");
+}
+
+#[test]
+fn a_program_without_the_separator_is_told_of_it() {
+    check(&["run", "python3", "-c", "print(1)"], 122, &["coldframe run -- python3 …"]);
+    check(
+        &["sandbox", "exec", SANDBOX, "ls", "/"],
+        122,
+        &["put `--` before the program: coldframe sandbox exec SANDBOX -- ls …"],
+    );
+}
+
+#[test]
+fn what_cannot_be_asked_for_is_said_in_the_callers_words() {
+    for (arguments, said) in [
+        (&["create", "--timeout", "2h"][..], "--timeout must be between 10s and 1h"),
+        (&["create", "--timeout", "9s"], "--timeout must be between 10s and 1h"),
+        (&["create", "--cpus", "99", "--memory-mb", "512"], ": --cpus must be 1 to 16\n"),
+        (&["create", "--cpus", "1", "--memory-mb", "1"], "--memory-mb must be at least 256"),
+        (&["list", "--state", "runing"], "provisioning, running"),
+        (&["list", "--url", "foo"], "\"foo\" is not a URL"),
+        (&["list", "--url", "ftp://foo"], "is not a URL"),
+    ] {
+        let arguments: Vec<_> = ["sandbox"].iter().chain(arguments).copied().collect();
+        check(&arguments, 2, &[said]);
+    }
+}
+
+/// The content of a file is not shown, whatever it is.
+#[test]
+fn what_is_no_archive_is_refused_in_one_line() {
+    let state = tempfile::tempdir().expect("folder");
+    fs::create_dir(state.path().join("images")).expect("made");
+    fs::write(state.path().join("images/trusted.pub"), PUBLIC_KEY).expect("written");
+    let gzip = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03not deflate at all".to_vec();
+    for content in [b"a,b\n1,\x1b[2J\n".repeat(200), b"a,b\n".to_vec(), gzip] {
+        let file = state.path().join("data.csv");
+        fs::write(&file, content).expect("written");
+        let path = file.to_str().expect("text");
+        let left = run(&mut coldframe(state.path(), &["image", "import", path]));
+        assert_eq!(left.code, Some(1), "{left:?}");
+        let said = format!("coldframe: error: {path} is not a release archive (tar or tar.gz)\n");
+        assert_eq!(left.stderr, said);
+    }
 }
 
 #[test]

@@ -84,6 +84,30 @@ fn a_wrong_token_is_a_refusal_that_says_what_to_do() {
 }
 
 #[test]
+fn a_sandbox_that_is_not_there_any_more_has_a_way_forward() {
+    const ID: &str = "sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa";
+    for (status, body, said) in [
+        (
+            "409 Conflict",
+            r#"{"status":409,"code":"sandbox_not_running","detail":"the sandbox has ended: x"}"#,
+            "create another: `coldframe sandbox create`",
+        ),
+        (
+            "404 Not Found",
+            r#"{"status":404,"code":"not_found","detail":"there is no such sandbox"}"#,
+            "`coldframe sandbox list`",
+        ),
+    ] {
+        let (_, _, stderr) = check(&["sandbox", "logs", ID], status, body, 1);
+        assert!(stderr.contains(said), "{stderr}");
+    }
+    let body = r#"{"status":400,"code":"invalid_request","detail":"template: there is no template \"x\""}"#;
+    let create = ["sandbox", "create", "--template", "x"];
+    let (_, _, stderr) = check(&create, "400 Bad Request", body, 2);
+    assert!(stderr.contains("`coldframe image list`"), "{stderr}");
+}
+
+#[test]
 fn what_is_not_a_server_is_not_believed() {
     let (_, _, stderr) = check(&["sandbox", "list"], "200 OK", "<html>", 3);
     assert!(stderr.contains("COLDFRAME_URL"), "{stderr}");

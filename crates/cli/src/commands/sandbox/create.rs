@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use api::{sandboxes::CreateSandbox, variables::Variables};
 use clap::Args;
+use control::sandboxes::request::Timeout;
 
 use crate::{
     commands::{Configured, Json, SizeArgs},
@@ -52,7 +53,15 @@ pub(super) async fn run(configured: &Configured<'_>, arguments: &CreateArgs) -> 
     let waiting = progress::waiting("creating a sandbox");
     let created = client.create_sandbox(&create).await;
     waiting.finish_and_clear();
-    let sandbox = created?;
+    let sandbox = created.map_err(|error| {
+        let failure = Failure::from(error);
+        // The server names the field and nothing else can be asked of it here.
+        if failure.message.starts_with("template:") {
+            return failure
+                .hint("`coldframe image list`, on the server's machine, shows which there are");
+        }
+        failure
+    })?;
     match arguments.json.format() {
         Format::Json => output::json(&sandbox)?,
         Format::Text => output::line(sandbox.id.as_str())?,
@@ -60,16 +69,22 @@ pub(super) async fn run(configured: &Configured<'_>, arguments: &CreateArgs) -> 
     Ok(0)
 }
 
+/// The server checks it too, in its own words.
+fn seconds(timeout: Duration) -> Outcome<u32> {
+    if !(Timeout::MIN..=Timeout::MAX).contains(&timeout) {
+        return Err(Failure::usage("--timeout must be between 10s and 1h"));
+    }
+    if timeout.subsec_nanos() != 0 {
+        return Err(Failure::usage("--timeout takes whole seconds here"));
+    }
+    Ok(u32::try_from(timeout.as_secs()).unwrap_or(u32::MAX))
+}
+
 fn request(arguments: &CreateArgs) -> Outcome<CreateSandbox> {
     let environment = variables::read(&arguments.env, variables::own)?;
     let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
-    let timeout_seconds = match arguments.timeout {
-        None => None,
-        Some(timeout) if timeout.subsec_nanos() == 0 => {
-            Some(u32::try_from(timeout.as_secs()).unwrap_or(u32::MAX))
-        }
-        Some(_) => return Err(Failure::usage("--timeout takes whole seconds here")),
-    };
+    arguments.size.chosen()?;
+    let timeout_seconds = arguments.timeout.map(seconds).transpose()?;
     let mut metadata = BTreeMap::new();
     for label in &arguments.metadata {
         let Some((name, value)) = label.split_once('=') else {

@@ -3,8 +3,8 @@
 use std::io::IsTerminal as _;
 
 use api::sandboxes::{ListSandboxes, Sandbox};
-use clap::Args;
-use domain::id::SandboxId;
+use clap::{Args, builder::PossibleValuesParser};
+use domain::{id::SandboxId, phase::Phase};
 
 use crate::{
     commands::{Configured, Json},
@@ -16,8 +16,8 @@ use crate::{
 /// List sandboxes, newest first
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
-    /// Only those in this state, such as `running`
-    #[arg(long)]
+    /// Only those in this state
+    #[arg(long, value_parser = PossibleValuesParser::new(Phase::ALL.map(Phase::as_str)))]
     state: Option<String>,
 
     #[command(flatten)]
@@ -132,7 +132,7 @@ pub(super) async fn logs(configured: &Configured<'_>, arguments: &LogsArgs) -> O
         }
         // Whoever is inside writes this; it must not move a cursor.
         Format::Text if std::io::stdout().is_terminal() => {
-            output::bytes(calm(&text).as_bytes())?;
+            output::bytes(output::calm(&text).as_bytes())?;
         }
         Format::Text => output::bytes(&console)?,
     }
@@ -145,9 +145,4 @@ fn size(sandbox: &Sandbox) -> String {
         Some(size) => format!("{size} ({numbers})"),
         None => numbers,
     }
-}
-
-/// The text without control characters other than line ends and tabs.
-fn calm(text: &str) -> String {
-    text.chars().filter(|c| matches!(c, '\n' | '\t') || !c.is_control()).collect()
 }
