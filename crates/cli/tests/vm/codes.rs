@@ -5,7 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::site::{left_by, state};
+use crate::{
+    service::Service,
+    site::{left_by, state},
+};
 
 #[test]
 fn the_exit_code_is_the_programs() {
@@ -108,4 +111,26 @@ fn signals_reach_the_program_and_twice_means_now() {
         assert_eq!(child.wait().expect("ends").code(), Some(code), "{trap}");
     }
     state.nothing_is_left_of(&state.sandboxes());
+}
+
+/// What a client is told, by a real server, and what to do about it.
+#[test]
+fn a_sandbox_that_cannot_be_used_has_a_way_forward() {
+    let Some(service) = Service::start() else { return };
+    let sandbox = service.create(&[]);
+    let exec = ["sandbox", "exec", "--timeout", "1s", &sandbox, "--", "sleep", "60"];
+    let left = left_by(&mut service.client(&exec), None);
+    let said = "coldframe: error: the program was ended after 1s (--timeout)\n";
+    assert_eq!((left.code, left.stderr.as_str()), (Some(124), said));
+    service.ok(&["sandbox", "kill", &sandbox]);
+    let left = service.shell(&sandbox, "true");
+    assert_eq!(left.code, Some(125), "{left:?}");
+    assert!(left.stderr.contains("`coldframe sandbox create`"), "{left:?}");
+    let left = service.shell("sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa", "true");
+    assert_eq!(left.code, Some(125), "{left:?}");
+    assert!(left.stderr.contains("`coldframe sandbox list`"), "{left:?}");
+    let create = ["sandbox", "create", "--template", "nothing"];
+    let left = left_by(&mut service.client(&create), None);
+    assert_eq!(left.code, Some(2), "{left:?}");
+    assert!(left.stderr.contains("`coldframe image list`"), "{left:?}");
 }
