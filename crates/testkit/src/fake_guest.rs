@@ -35,6 +35,8 @@ pub struct FakeGuest {
 
 #[derive(Debug, Default)]
 struct Knowledge {
+    /// Whether it answers hellos only.
+    mute: bool,
     identity: Option<Identity>,
     identified: usize,
     files: BTreeMap<String, Vec<u8>>,
@@ -53,6 +55,11 @@ impl FakeGuest {
     /// How often it was told.
     pub fn identified(&self) -> usize {
         self.knowledge().identified
+    }
+
+    /// Makes it answer hellos and nothing else, until the end.
+    pub fn fall_silent(&self) {
+        self.knowledge().mute = true;
     }
 
     /// The accounts that API calls named, in order.
@@ -101,7 +108,11 @@ impl FakeGuest {
 
     async fn control(&self, mut stream: Stream) -> io::Result<()> {
         loop {
-            let response = match control::read(&mut stream).await? {
+            let request = control::read(&mut stream).await?;
+            if self.knowledge().mute {
+                std::future::pending::<()>().await;
+            }
+            let response = match request {
                 Request::Ping { nonce } => Response::Pong { nonce },
                 Request::Warm { .. } => Response::Done,
                 Request::Identify(identity) => {

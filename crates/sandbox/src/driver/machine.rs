@@ -132,6 +132,11 @@ impl Machine {
                 answered.map_err(|error| error.to_string())?;
                 let identify_us = micros(begun);
                 tracing::debug!(sandbox.id = %self.id, greet_us, identify_us, "the guest knows who it is");
+            } else {
+                // A hello is no sign of life: a guest that answers those and
+                // nothing else is lost.
+                let answered = control.ping(0, self.bounds.heartbeat).await;
+                answered.map_err(|error| error.to_string())?;
             }
             Ok::<_, String>(control)
         };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use domain::ending::Cause;
 use guest_protocol::preface::Preface;
-use sandbox::{backend::Backend, host::Host, spec::Personality};
+use sandbox::{backend::Backend, driver::Bounds, host::Host, spec::Personality};
 use testkit::fixtures::{sandbox_id, sources, spec};
 
 use crate::ledger::host;
@@ -40,6 +40,25 @@ async fn an_adopted_sandbox_without_a_machine_is_lost() {
     };
     tokio::time::timeout(Duration::from_secs(20), recorded).await.unwrap();
     assert!(book.of(&id)[0].starts_with("machine_exited"), "{:?}", book.of(&id));
+}
+
+/// A hello is no sign of life: a guest that answers those and nothing else is
+/// lost, and does not stay as running for ever.
+#[tokio::test]
+async fn a_guest_that_answers_hellos_only_is_lost() {
+    let (_, backend, book) = host();
+    let bounds = Bounds {
+        heartbeat: Duration::from_millis(50),
+        reconnect: Duration::from_millis(500),
+        ..Bounds::default()
+    };
+    let host = Host::with_bounds(backend.clone(), book.clone(), sources(), bounds);
+    let id = sandbox_id();
+    host.start(id.clone(), spec(), Personality::default(), None).await.unwrap();
+    backend.guest(&id).unwrap().fall_silent();
+    let ending = tokio::time::timeout(Duration::from_secs(20), host.ended(&id)).await;
+    assert_eq!(ending.unwrap().unwrap().cause, Cause::GuestLost);
+    assert!(backend.list().await.unwrap().is_empty());
 }
 
 /// Machines that nobody remembers are removed, and no others.
