@@ -31,8 +31,11 @@ pub enum FileType {
 }
 
 /// One entry of a directory.
+///
+/// Name, type and path are required: a guest could otherwise make a host keep
+/// a structure of 240 bytes for each `{}` it sends.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase")]
 pub struct EntryInfo {
     /// Last component of the path.
     pub name: String,
@@ -42,26 +45,31 @@ pub struct EntryInfo {
     /// Absolute path.
     pub path: String,
     /// Size in bytes, as text on the wire.
-    #[serde(with = "text_i64")]
+    #[serde(default, with = "text_i64")]
     pub size: i64,
     /// Permission bits.
+    #[serde(default)]
     pub mode: u32,
     /// The same as `ls -l` shows them.
+    #[serde(default)]
     pub permissions: String,
     /// Name of the owner, or the number if there is no name.
+    #[serde(default)]
     pub owner: String,
     /// Name of the group, likewise.
+    #[serde(default)]
     pub group: String,
     /// RFC 3339.
+    #[serde(default)]
     pub modified_time: String,
     /// For a link: the resolved absolute target.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub symlink_target: Option<String>,
     /// Whether it is a symbolic link.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_symlink: bool,
     /// What was given in `X-Metadata-*` headers at upload.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metadata: BTreeMap<String, String>,
 }
 
@@ -232,6 +240,14 @@ mod tests {
         assert_eq!(json["size"], "5");
         assert_eq!(json["type"], "FILE_TYPE_FILE");
         assert_eq!(serde_json::from_value::<EntryInfo>(json).unwrap(), entry);
+    }
+
+    /// TM8: what a host keeps is in proportion to what it was sent.
+    #[test]
+    fn an_entry_without_a_name_is_refused() {
+        assert!(serde_json::from_str::<ListDirResponse>(r#"{"entries":[{},{}]}"#).is_err());
+        let least = r#"{"name":"a","type":"FILE_TYPE_FILE","path":"/a"}"#;
+        assert!(serde_json::from_str::<EntryInfo>(least).is_ok());
     }
 
     #[test]

@@ -38,7 +38,8 @@ pub enum Role {
 pub struct Limits {
     /// Streams open at the same time.
     pub streams: usize,
-    /// Bytes received and not yet read, over all streams.
+    /// Bytes received and not yet read, over all streams. Payload only: a peer
+    /// that sends frames of one byte makes each of them cost about 50.
     pub window: usize,
 }
 
