@@ -63,7 +63,13 @@ pub(crate) fn build(profile: Profile) -> anyhow::Result<Binaries> {
 /// Builds the guest's program.
 pub(crate) fn guestd() -> anyhow::Result<PathBuf> {
     let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
-    let flags = format!("{flags} -C target-feature=+crt-static");
+    let mut flags = format!("{flags} -C target-feature=+crt-static");
+    // The guest is inside every sandbox: it names no folder of this machine. The
+    // workspace's own files have relative names already.
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    if let Some(home) = home.or_else(|| Some(std::env::home_dir()?.join(".cargo"))) {
+        flags.push_str(&format!(" --remap-path-prefix={}=cargo", home.display()));
+    }
     let mut cargo = workspace::cargo()?;
     cargo.args(["build", "--locked", "--package", "guest", "--bin", "guestd"]);
     cargo.args(["--profile", "guest", "--target", TARGET]);
