@@ -94,28 +94,13 @@ impl<T: Transport> GuestClient<T> {
         user: &str,
         deadline: Option<Duration>,
     ) -> Result<ProcessStream, ClientError> {
-        self.follow("Start", request, user, deadline).await
-    }
-
-    /// Follows a process that runs: output from now on, and its end.
-    pub async fn connect(&self, process: Selector) -> Result<ProcessStream, ClientError> {
-        self.follow("Connect", &ConnectRequest { process }, "user", None).await
-    }
-
-    async fn follow<A: serde::Serialize>(
-        &self,
-        method: &str,
-        message: &A,
-        user: &str,
-        deadline: Option<Duration>,
-    ) -> Result<ProcessStream, ClientError> {
-        let body = connect::message(message).map_err(unreadable)?;
+        let body = connect::message(request).map_err(unreadable)?;
         if body.len() > connect::MAX_MESSAGE {
             let text = "arguments and environment are too large: 4 MiB at most; use a file";
             let error = connect::Error::new(connect::Code::InvalidArgument, text);
             return Err(ClientError::Refused(error));
         }
-        let mut request = post(SERVICE, method, user, connect::STREAM);
+        let mut request = post(SERVICE, "Start", user, connect::STREAM);
         if let Some(deadline) = deadline {
             request = request.header("connect-timeout-ms", deadline.as_millis().to_string());
         }
