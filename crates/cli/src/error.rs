@@ -215,8 +215,10 @@ impl From<HostError> for Failure {
 impl From<BackendError> for Failure {
     fn from(error: BackendError) -> Self {
         let kind = match error {
-            BackendError::Refused(_) => Kind::Refused,
-            BackendError::NotFound => Kind::Unreachable,
+            BackendError::Refused(_)
+            | BackendError::Unsupported(_)
+            | BackendError::Incompatible(_) => Kind::Refused,
+            BackendError::NotFound | BackendError::NoSnapshot => Kind::Unreachable,
             BackendError::Failed { .. } => Kind::Internal,
         };
         Self::new(kind, chain(&error)).hint("`coldframe doctor` checks what a sandbox needs")

@@ -99,6 +99,27 @@ id!(
     AuditId, "audit", "aud_"
 );
 
+id!(
+    /// A snapshot.
+    SnapshotId, "snapshot", "snp_"
+);
+id!(
+    /// A volume.
+    VolumeId, "volume", "vol_"
+);
+id!(
+    /// A checkpoint of a volume.
+    CheckpointId, "checkpoint", "chk_"
+);
+id!(
+    /// A template that was built from a description.
+    TemplateId, "template", "tpl_"
+);
+id!(
+    /// A piece of work in a sandbox, with an account of its own inside.
+    SessionId, "session", "ses_"
+);
+
 /// A sandbox's name in hostnames: 26 base32 characters, 128 random bits.
 ///
 /// Unrelated to the id, so that neither can be derived from the other (U34).

@@ -17,6 +17,7 @@ pub mod region;
 pub mod scope;
 pub mod secret;
 pub mod size;
+pub mod snapshot;
 pub mod template;
 pub mod time;
 pub mod token;

@@ -30,6 +30,43 @@ pub enum Request {
     /// Makes this machine one particular sandbox. Sent once after a start and
     /// again after each resume, before any process of a user exists.
     Identify(Box<Identity>),
+    /// Tells a machine that stood still what it missed: the time, and fresh
+    /// randomness. It stays the sandbox that it was. Sent after each resume,
+    /// before anyone may reach its processes.
+    Wake {
+        /// Nanoseconds since the Unix epoch, now.
+        unix_nanos: u64,
+        /// Fresh entropy, as in [`Identity::entropy`].
+        entropy: [u8; 32],
+    },
+    /// Makes a machine that was captured while it ran another sandbox: name,
+    /// machine id, time, randomness. Its processes, its variables and its
+    /// accounts stay.
+    Become(Box<Newcomer>),
+}
+
+/// Who a copy of a running machine is from now on.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Newcomer {
+    /// The sandbox id as text.
+    pub sandbox: String,
+    /// The new host name.
+    pub hostname: String,
+    /// The new `/etc/machine-id`.
+    pub machine_id: [u8; 16],
+    /// Nanoseconds since the Unix epoch, now.
+    pub unix_nanos: u64,
+    /// Fresh entropy, as in [`Identity::entropy`].
+    pub entropy: [u8; 32],
+    /// Variables that are added for processes started from now on.
+    pub environment: Vec<(String, String)>,
+}
+
+impl std::fmt::Debug for Newcomer {
+    /// Leaves out entropy and every value of the environment.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Newcomer").field("sandbox", &self.sandbox).finish_non_exhaustive()
+    }
 }
 
 /// What makes one clone of a template different from another.
@@ -72,7 +109,7 @@ pub enum Response {
         /// As it was sent.
         nonce: u64,
     },
-    /// To [`Request::Warm`] and [`Request::Identify`].
+    /// To every other request.
     Done,
     /// The request could not be carried out; the machine must not be used.
     Failed {

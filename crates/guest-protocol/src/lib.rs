@@ -4,7 +4,7 @@
 //! its own into frames with an epoch; [`link`] turns those into one session
 //! after a [`hello`]; [`mux`] carries many streams over a session; a
 //! [`preface`] says what each stream is for. [`control`] is spoken with the
-//! guest's init, and [`connect`], [`process`] and [`filesystem`] are the guest
+//! guest's init, [`egress`] is what its relay says to the gateway, and [`connect`], [`process`] and [`filesystem`] are the guest
 //! API, the wire API of E2B's in-sandbox daemon.
 //!
 //! Both sides use this crate and neither trusts the other's bytes: every
@@ -15,6 +15,7 @@ pub mod bytes_json;
 pub mod client;
 pub mod connect;
 pub mod control;
+pub mod egress;
 pub mod filesystem;
 pub mod frame;
 pub mod hello;

@@ -8,7 +8,11 @@
 use std::fmt;
 
 use async_trait::async_trait;
-use domain::{id::SandboxId, isolation::IsolationClass};
+use domain::{
+    id::{SandboxId, SnapshotId},
+    isolation::IsolationClass,
+    snapshot::SnapshotKey,
+};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::spec::SandboxSpec;
@@ -27,6 +31,16 @@ pub enum BackendError {
     /// There is no such sandbox here.
     #[error("the sandbox does not exist on this host")]
     NotFound,
+    /// This backend has no such ability, such as capturing memory.
+    #[error("{0}")]
+    Unsupported(&'static str),
+    /// The snapshot cannot be loaded here: what it is bound to has changed. The
+    /// sentence says what, and what to do.
+    #[error("{0}")]
+    Incompatible(String),
+    /// There is no such snapshot here, or it is not whole.
+    #[error("the snapshot does not exist on this host")]
+    NoSnapshot,
     /// A step failed. Nothing is left behind.
     #[error("{step} failed")]
     Failed {
@@ -45,6 +59,33 @@ impl BackendError {
     ) -> Self {
         Self::Failed { step, source: source.into() }
     }
+}
+
+/// A snapshot of kind `full` and the key that opens it.
+#[derive(Clone, Debug)]
+pub struct Sealed {
+    /// Names it on this host.
+    pub id: SnapshotId,
+    /// Opens it.
+    pub key: SnapshotKey,
+}
+
+/// What becomes of a machine once it is captured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// It goes on.
+    Continue,
+    /// It stays stopped, so that nothing happens which the snapshot lacks.
+    Hold,
+}
+
+/// What a capture came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Captured {
+    /// What it takes on disk.
+    pub stored_bytes: u64,
+    /// How much of the memory is in it.
+    pub memory_bytes: u64,
 }
 
 /// Where sandboxes run.
@@ -95,4 +136,40 @@ pub trait Backend: fmt::Debug + Send + Sync {
 
     /// The last output of the machine's console, bounded by the backend.
     async fn console(&self, id: &SandboxId) -> Result<Vec<u8>, BackendError>;
+
+    /// Stops the machine and writes its memory and devices into a snapshot.
+    ///
+    /// On success the snapshot is whole and would survive a crash of the host.
+    /// On error there is none, and the machine goes on as before. A snapshot
+    /// that exists whole is not written again.
+    async fn capture(
+        &self,
+        _id: &SandboxId,
+        _to: &Sealed,
+        _then: Then,
+    ) -> Result<Captured, BackendError> {
+        Err(BackendError::Unsupported("this backend cannot capture a machine's memory"))
+    }
+
+    /// Lets a machine go on that stands still. One that runs is left as it is.
+    async fn proceed(&self, _id: &SandboxId) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    /// Says whether a sandbox can be started from the snapshot on this host, as
+    /// it is now, without starting one.
+    async fn loadable(&self, _snapshot: &SnapshotId) -> Result<(), BackendError> {
+        Err(BackendError::NoSnapshot)
+    }
+
+    /// Removes a snapshot, whole or half-made. An absent one is no error, and
+    /// machines that were started from it run on.
+    async fn forget(&self, _snapshot: &SnapshotId) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    /// Lists the snapshots that exist, whole or half-made.
+    async fn snapshots(&self) -> Result<Vec<SnapshotId>, BackendError> {
+        Ok(Vec::new())
+    }
 }

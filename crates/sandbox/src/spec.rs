@@ -2,6 +2,8 @@
 
 use domain::{environment::Environment, image::Image, size::Resources};
 
+use crate::backend::Sealed;
+
 /// Everything a backend needs to make the machine.
 ///
 /// Two sandboxes of equal image and resources are clones of one template.
@@ -11,6 +13,18 @@ pub struct SandboxSpec {
     pub image: Image,
     /// Its limits.
     pub resources: Resources,
+    /// What it starts from.
+    pub source: Source,
+}
+
+/// What a sandbox starts from.
+#[derive(Clone, Debug, Default)]
+pub enum Source {
+    /// A machine that was booted and that no program of a user ran in.
+    #[default]
+    Template,
+    /// A machine that was captured, of the same image and resources.
+    Snapshot(Sealed),
 }
 
 /// What the guest is told once it answers; no backend sees it.

@@ -15,7 +15,7 @@ use std::{
 };
 
 use guest_protocol::{
-    control::{self, Identity, Request, Response},
+    control::{self, Identity, Newcomer, Request, Response},
     hello::{HelloAck, VERSION},
     link::Transport,
     mux::{self, Limits, Role, Stream},
@@ -39,6 +39,8 @@ struct Knowledge {
     mute: bool,
     identity: Option<Identity>,
     identified: usize,
+    woken: usize,
+    newcomer: Option<Newcomer>,
     files: BTreeMap<String, Vec<u8>>,
     processes: BTreeMap<u32, watch::Sender<bool>>,
     last_pid: u32,
@@ -55,6 +57,16 @@ impl FakeGuest {
     /// How often it was told.
     pub fn identified(&self) -> usize {
         self.knowledge().identified
+    }
+
+    /// How often it was woken.
+    pub fn woken(&self) -> usize {
+        self.knowledge().woken
+    }
+
+    /// Who it became after it was somebody else.
+    pub fn newcomer(&self) -> Option<Newcomer> {
+        self.knowledge().newcomer.clone()
     }
 
     /// Makes it answer hellos and nothing else, until the end.
@@ -119,6 +131,14 @@ impl FakeGuest {
                     let mut knowledge = self.knowledge();
                     knowledge.identified += 1;
                     knowledge.identity = Some(*identity);
+                    Response::Done
+                }
+                Request::Wake { .. } => {
+                    self.knowledge().woken += 1;
+                    Response::Done
+                }
+                Request::Become(newcomer) => {
+                    self.knowledge().newcomer = Some(*newcomer);
                     Response::Done
                 }
             };

@@ -8,7 +8,10 @@ use std::{
 };
 
 use domain::{id::SandboxId, size::Resources, time::Timestamp};
-use sandbox::{host::Sources, spec::SandboxSpec};
+use sandbox::{
+    host::Sources,
+    spec::{SandboxSpec, Source},
+};
 
 /// A different sandbox id with each call.
 pub fn sandbox_id() -> SandboxId {
@@ -65,5 +68,9 @@ pub fn image() -> domain::image::Image {
 
 /// A small sandbox from [`image`].
 pub fn spec() -> SandboxSpec {
-    SandboxSpec { image: image(), resources: Resources::of(domain::size::SizeClass::Small) }
+    SandboxSpec {
+        image: image(),
+        resources: Resources::of(domain::size::SizeClass::Small),
+        source: Source::Template,
+    }
 }

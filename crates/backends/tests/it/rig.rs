@@ -17,7 +17,11 @@ use guest_protocol::{
     control::{Identity, Request},
     process::{Event, Output, ProcessConfig, StartRequest},
 };
-use sandbox::{backend::Backend, link, spec::SandboxSpec};
+use sandbox::{
+    backend::Backend,
+    link,
+    spec::{SandboxSpec, Source},
+};
 use tokio::time::timeout;
 
 /// Far longer than anything takes.
@@ -69,7 +73,11 @@ impl Rig {
             lifetime,
         };
         let backend = QemuBackend::open(config.clone()).map_err(|error| error.to_string())?;
-        let spec = SandboxSpec { image, resources: Resources::of(SizeClass::Small) };
+        let spec = SandboxSpec {
+            image,
+            resources: Resources::of(SizeClass::Small),
+            source: Source::Template,
+        };
         Ok(Self { backend: Arc::new(backend), spec, config })
     }
 

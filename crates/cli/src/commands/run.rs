@@ -8,7 +8,7 @@ use guest_protocol::client::GuestClient;
 use sandbox::{
     guest::HostedGuest,
     host::{Host, NoLedger},
-    spec::{Personality, SandboxSpec},
+    spec::{Personality, SandboxSpec, Source},
 };
 use store::images::ImageStore;
 use tokio::time::timeout;
@@ -106,7 +106,7 @@ pub(super) async fn with_sandbox<T>(
     let mut random = [0; 16];
     (local::sources().random)(&mut random);
     let id = SandboxId::from_random(random);
-    let spec = SandboxSpec { image: image.clone(), resources };
+    let spec = SandboxSpec { image: image.clone(), resources, source: Source::Template };
     let worked = started(&host, &id, spec, signals, work).await;
     // Whatever happened: when this returns, nothing of the machine is left.
     let removed = match host.terminate(&id, Cause::Requested).await {

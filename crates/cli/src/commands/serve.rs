@@ -19,7 +19,10 @@ use domain::{
     image::ImageName,
     size::{Resources, SizeClass},
 };
-use sandbox::{host::Host, spec::SandboxSpec};
+use sandbox::{
+    host::Host,
+    spec::{SandboxSpec, Source},
+};
 use server::{Options, Server};
 use store::{Store, images::ImageStore};
 use tokio::{net::TcpListener, time::timeout};
@@ -235,7 +238,11 @@ async fn prepare(host: Host, images: Arc<ImageFolder>) {
         }
     };
     let waiting = progress::waiting("making the template of base, once for each image and size");
-    let spec = SandboxSpec { image, resources: Resources::of(SizeClass::default()) };
+    let spec = SandboxSpec {
+        image,
+        resources: Resources::of(SizeClass::default()),
+        source: Source::Template,
+    };
     let prepared = host.prepare(&spec).await;
     waiting.finish_and_clear();
     match prepared {

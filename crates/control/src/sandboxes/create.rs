@@ -20,7 +20,7 @@ use domain::{
     image::{Image, ImageName},
     phase::Phase,
 };
-use sandbox::spec::{Personality, SandboxSpec};
+use sandbox::spec::{Personality, SandboxSpec, Source};
 use store::sandboxes::{Added, Sandbox};
 
 use crate::{
@@ -59,7 +59,8 @@ impl Control {
         let refusal = match self.store().add_sandbox(&row, &fingerprint, most, &line).await? {
             Added::New => {
                 let id = row.id.clone();
-                let spec = SandboxSpec { image, resources: row.resources };
+                let spec =
+                    SandboxSpec { image, resources: row.resources, source: Source::Template };
                 let personality =
                     Personality { environment: new.environment, ..Personality::default() };
                 let control = self.clone();

@@ -20,6 +20,10 @@ pub(super) async fn serve(init: Rc<Init>, mut stream: Stream) -> io::Result<()> 
             Request::Ping { nonce } => Response::Pong { nonce },
             Request::Warm { commands } => answer(warm(&init, commands).await),
             Request::Identify(identity) => answer(identity::assume(&init, *identity).await),
+            Request::Wake { unix_nanos, entropy } => {
+                answer(identity::wake(&init, unix_nanos, &entropy))
+            }
+            Request::Become(newcomer) => answer(identity::become_other(&init, *newcomer).await),
         };
         control::write(&mut stream, &response).await?;
     }

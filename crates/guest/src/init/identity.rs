@@ -9,6 +9,7 @@
 //! the place of their names, and init never waits for what that is.
 
 use std::{
+    collections::BTreeMap,
     fs::File,
     io,
     os::{fd::AsRawFd as _, unix::fs::FileExt as _},
@@ -16,7 +17,7 @@ use std::{
     rc::Rc,
 };
 
-use guest_protocol::control::Identity;
+use guest_protocol::control::{Identity, Newcomer};
 use rustix::time::{ClockId, Timespec};
 
 use super::{Init, Settings};
@@ -46,27 +47,35 @@ impl Names {
         })
     }
 
-    fn assume(&self, identity: &Identity) -> io::Result<()> {
+    /// Catches up with the time, and draws no number that another copy draws.
+    fn wake(&self, unix_nanos: u64, entropy: &[u8; 32]) -> io::Result<()> {
         let now = Timespec {
-            tv_sec: (identity.unix_nanos / 1_000_000_000).cast_signed(),
-            tv_nsec: (identity.unix_nanos % 1_000_000_000).cast_signed(),
+            tv_sec: (unix_nanos / 1_000_000_000).cast_signed(),
+            tv_nsec: (unix_nanos % 1_000_000_000).cast_signed(),
         };
         rustix::time::clock_settime(ClockId::Realtime, now)?;
-        reseed(&self.random, &identity.entropy)?;
-        rustix::system::sethostname(identity.hostname.as_bytes())?;
-        rewrite(&self.hostname, &format!("{}\n", identity.hostname))?;
-        rewrite(&self.hosts, &hosts(&identity.hostname))?;
-        let id: String = identity.machine_id.iter().map(|byte| format!("{byte:02x}")).collect();
+        reseed(&self.random, entropy)
+    }
+
+    fn rename(&self, hostname: &str, machine_id: &[u8; 16]) -> io::Result<()> {
+        rustix::system::sethostname(hostname.as_bytes())?;
+        rewrite(&self.hostname, &format!("{hostname}\n"))?;
+        rewrite(&self.hosts, &hosts(hostname))?;
+        let id: String = machine_id.iter().map(|byte| format!("{byte:02x}")).collect();
         rewrite(&self.machine_id, &format!("{id}\n"))
     }
 }
 
 /// Takes the identity on.
 pub(super) async fn assume(init: &Rc<Init>, identity: Identity) -> io::Result<()> {
-    check(&identity)?;
+    check(&identity.hostname, &identity.environment)?;
+    if identity.accounts.contains(&u32::MAX) {
+        return Err(io::Error::other("there is no such account"));
+    }
     // A container has its clock and names from its host.
     if let Some(names) = &init.names {
-        names.assume(&identity)?;
+        names.wake(identity.unix_nanos, &identity.entropy)?;
+        names.rename(&identity.hostname, &identity.machine_id)?;
     }
     let Identity { environment, accounts, .. } = identity;
     *init.settings.borrow_mut() =
@@ -75,21 +84,43 @@ pub(super) async fn assume(init: &Rc<Init>, identity: Identity) -> io::Result<()
     Ok(())
 }
 
+/// Catches up after standing still.
+pub(super) fn wake(init: &Init, unix_nanos: u64, entropy: &[u8; 32]) -> io::Result<()> {
+    match &init.names {
+        Some(names) => names.wake(unix_nanos, entropy),
+        None => Ok(()),
+    }
+}
+
+/// Becomes another sandbox than the one that was captured. What runs, runs on.
+pub(super) async fn become_other(init: &Rc<Init>, newcomer: Newcomer) -> io::Result<()> {
+    check(&newcomer.hostname, &newcomer.environment)?;
+    if let Some(names) = &init.names {
+        names.wake(newcomer.unix_nanos, &newcomer.entropy)?;
+        names.rename(&newcomer.hostname, &newcomer.machine_id)?;
+    }
+    let (environment, accounts) = {
+        let mut settings = init.settings.borrow_mut();
+        let mut environment: BTreeMap<_, _> = settings.environment.drain(..).collect();
+        environment.extend(newcomer.environment);
+        settings.environment = environment.into_iter().collect();
+        (settings.environment.clone(), settings.accounts.clone())
+    };
+    init.tell_api(ToApi::Identity { environment, accounts }, Vec::new()).await;
+    Ok(())
+}
+
 /// What would otherwise fail later, and less clearly.
-fn check(identity: &Identity) -> io::Result<()> {
+fn check(hostname: &str, environment: &[(String, String)]) -> io::Result<()> {
     let bad_name = |name: &str| name.is_empty() || name.contains(['=', '\0']);
     let refuse = |text: &str| Err(io::Error::other(text.to_owned()));
-    if identity.environment.len() > MAX_VARIABLES {
+    if environment.len() > MAX_VARIABLES {
         return refuse("too many variables");
     }
-    if identity.environment.iter().any(|(name, value)| bad_name(name) || value.contains('\0')) {
+    if environment.iter().any(|(name, value)| bad_name(name) || value.contains('\0')) {
         return refuse("a variable has a name or a value that no process can have");
     }
-    if identity.accounts.contains(&u32::MAX) {
-        return refuse("there is no such account");
-    }
     let valid = |c: char| c.is_ascii_alphanumeric() || c == '-';
-    let hostname = &identity.hostname;
     if hostname.is_empty() || hostname.len() > 63 || !hostname.chars().all(valid) {
         return refuse("the host name is not one");
     }
@@ -150,31 +181,14 @@ fn rewrite(file: &File, text: &str) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn identity() -> Identity {
-        Identity {
-            sandbox: "sbx_a".into(),
-            hostname: "sandbox-a".into(),
-            machine_id: [0; 16],
-            unix_nanos: 0,
-            entropy: [0; 32],
-            environment: vec![("A".into(), "b=c".into())],
-            accounts: vec![1000],
-        }
-    }
-
     #[test]
     fn an_identity_that_cannot_be_assumed_is_refused() {
-        assert!(check(&identity()).is_ok());
-        let with = |change: fn(&mut Identity)| {
-            let mut identity = identity();
-            change(&mut identity);
-            check(&identity).is_err()
-        };
-        assert!(with(|identity| identity.hostname = "a b".into()));
-        assert!(with(|identity| identity.hostname = String::new()));
-        assert!(with(|identity| identity.environment = vec![("A=B".into(), String::new())]));
-        assert!(with(|identity| identity.environment = vec![("A".into(), "\0".into())]));
-        assert!(with(|identity| identity.accounts = vec![u32::MAX]));
+        let variable = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
+        assert!(check("sandbox-a", &variable("A", "b=c")).is_ok());
+        assert!(check("a b", &[]).is_err());
+        assert!(check("", &[]).is_err());
+        assert!(check("a", &variable("A=B", "")).is_err());
+        assert!(check("a", &variable("A", "\0")).is_err());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use domain::{
     image::InvalidImageName,
     size::{Resources, SizeClass},
 };
-use sandbox::spec::SandboxSpec;
+use sandbox::spec::{SandboxSpec, Source};
 use store::images::ImageStore;
 
 use super::{Finding, Report};
@@ -74,7 +74,11 @@ async fn ready(config: &Config) -> Outcome<bool> {
     let name =
         "base".parse().map_err(|error: InvalidImageName| Failure::usage(error.to_string()))?;
     let image = images.get(&name).map_err(image::failure)?;
-    let spec = SandboxSpec { image, resources: Resources::of(SizeClass::default()) };
+    let spec = SandboxSpec {
+        image,
+        resources: Resources::of(SizeClass::default()),
+        source: Source::Template,
+    };
     local::has_template(config, &spec).await
 }
 
