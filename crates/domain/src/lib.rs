@@ -4,10 +4,12 @@
 //! layer below trusts it. Nothing here does I/O, waits, reads a clock or draws
 //! random numbers; whoever needs a fresh id passes the bytes in.
 
+pub mod allow;
 pub mod base32;
 pub mod caller;
 pub mod ending;
 pub mod environment;
+pub mod host;
 pub mod id;
 pub mod image;
 pub mod isolation;
