@@ -4,6 +4,8 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
+pub mod description;
+
 /// A template name such as `base`: 1 to 64 characters, lower-case letters,
 /// digits, `.`, `_` and `-`, beginning with a letter or digit.
 ///
