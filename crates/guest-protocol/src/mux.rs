@@ -1,11 +1,16 @@
 //! Many streams over one session.
 //!
 //! yamux, with limits lowered from defaults that trust the peer: its receive
-//! window alone may grow to 1 GiB. A session lives while its driving future is
+//! window alone may grow to 1 GiB. What the peer sends is checked before yamux
+//! sees it, and small frames are joined. A session lives while its driving future is
 //! polled; when that ends, every stream ends with it.
 //!
 //! Either side may open streams here. Who may open what kind is decided by
 //! whoever reads the [`crate::preface`].
+
+mod guard;
+mod ledger;
+mod stream;
 
 use std::{
     future::{Future, poll_fn},
@@ -18,11 +23,11 @@ use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::{mpsc, oneshot},
 };
-use tokio_util::compat::{Compat, FuturesAsyncReadCompatExt, TokioAsyncReadCompatExt};
+use tokio_util::compat::{Compat, TokioAsyncReadCompatExt};
 use yamux::{Config, Connection, ConnectionError, Mode};
 
-/// One stream of a session.
-pub type Stream = Compat<yamux::Stream>;
+pub use self::stream::Stream;
+use self::{guard::Guard, ledger::Ledger};
 
 /// Which end of the session this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,15 +43,16 @@ pub enum Role {
 pub struct Limits {
     /// Streams open at the same time.
     pub streams: usize,
-    /// Bytes received and not yet read, over all streams. Payload only: a peer
-    /// that sends frames of one byte makes each of them cost about 50.
+    /// Bytes received and not yet read, over all streams. What a peer makes them
+    /// cost besides, by cutting them small, is at most the same again.
     pub window: usize,
 }
 
 impl Default for Limits {
-    /// 64 streams and 16 MiB: yamux needs 256 KiB for each stream.
+    /// 64 streams of the host and 256 of the guest, and 80 MiB: yamux needs
+    /// 256 KiB for each stream.
     fn default() -> Self {
-        Self { streams: 64, window: 16 * 1024 * 1024 }
+        Self { streams: 320, window: 80 * 1024 * 1024 }
     }
 }
 
@@ -98,14 +104,16 @@ where
         Role::Host => Mode::Client,
         Role::Guest => Mode::Server,
     };
-    let connection = Connection::new(io.compat(), config, mode);
+    let ledger = Ledger::new(limits.streams);
+    let connection = Connection::new(Guard::new(io, ledger.clone()).compat(), config, mode);
     let (requests, wanted) = mpsc::channel(16);
     let (arrived, incoming) = mpsc::channel(16);
-    (Session { opener: Opener { requests }, incoming }, drive(connection, wanted, arrived))
+    (Session { opener: Opener { requests }, incoming }, drive(connection, ledger, wanted, arrived))
 }
 
 async fn drive<IO>(
-    mut connection: Connection<Compat<IO>>,
+    mut connection: Connection<Compat<Guard<IO>>>,
+    ledger: Ledger,
     mut wanted: mpsc::Receiver<oneshot::Sender<io::Result<Stream>>>,
     arrived: mpsc::Sender<Stream>,
 ) -> io::Result<()>
@@ -116,13 +124,13 @@ where
     poll_fn(|cx| {
         // Opening may block on the limit; polling for inbound frames must not
         // wait for it, or the frames that free the limit never arrive.
-        while poll_open(&mut connection, &mut wanted, &mut waiting, cx) {}
+        while poll_open(&mut connection, &ledger, &mut wanted, &mut waiting, cx) {}
         loop {
             match connection.poll_next_inbound(cx) {
                 Poll::Ready(Some(Ok(stream))) => {
                     // A full queue drops the stream, which resets it: a peer
                     // that opens faster than we take them loses the excess.
-                    if arrived.try_send(stream.compat()).is_err() {
+                    if arrived.try_send(Stream::new(stream, &ledger)).is_err() {
                         continue;
                     }
                 }
@@ -137,7 +145,8 @@ where
 
 /// Serves one request to open, if it can. Whether another should be tried.
 fn poll_open<IO>(
-    connection: &mut Connection<Compat<IO>>,
+    connection: &mut Connection<Compat<Guard<IO>>>,
+    ledger: &Ledger,
     wanted: &mut mpsc::Receiver<oneshot::Sender<io::Result<Stream>>>,
     waiting: &mut Option<oneshot::Sender<io::Result<Stream>>>,
     cx: &mut Context<'_>,
@@ -153,7 +162,10 @@ where
     }
     let opened = match pin!(poll_fn(|cx| connection.poll_new_outbound(cx))).poll(cx) {
         Poll::Pending => return false,
-        Poll::Ready(Ok(stream)) => Ok(stream.compat()),
+        Poll::Ready(Ok(stream)) => {
+            ledger.opened(stream.id().val());
+            Ok(Stream::new(stream, ledger))
+        }
         Poll::Ready(Err(error)) => Err(cause(error)),
     };
     if let Some(answer) = waiting.take() {
