@@ -9,6 +9,8 @@ use std::io;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
+use crate::volumes;
+
 /// The largest message either side accepts. An environment is the largest part
 /// of one: 256 variables of 64 KiB.
 pub const MAX_MESSAGE: u32 = 20 * 1024 * 1024;
@@ -43,6 +45,8 @@ pub enum Request {
     /// machine id, time, randomness. Its processes, its variables and its
     /// accounts stay.
     Become(Box<Newcomer>),
+    /// Does something with a volume.
+    Volume(volumes::Request),
 }
 
 /// Who a copy of a running machine is from now on.
@@ -111,6 +115,8 @@ pub enum Response {
     },
     /// To every other request.
     Done,
+    /// To an unmount: something in the sandbox still uses the volume.
+    Busy,
     /// The request could not be carried out; the machine must not be used.
     Failed {
         /// What went wrong, for an operator.

@@ -23,3 +23,4 @@ pub mod link;
 pub mod mux;
 pub mod preface;
 pub mod process;
+pub mod volumes;

@@ -30,6 +30,7 @@ mod reaper;
 mod start;
 mod streams;
 mod sysctl;
+mod volumes;
 
 use std::{
     cell::RefCell,
@@ -87,6 +88,8 @@ struct Init {
     cgroups: Cgroups,
     reaper: Reaper,
     processes: Processes,
+    /// Volumes that are held still.
+    still: volumes::Still,
     settings: RefCell<Settings>,
     to_api: mpsc::Sender<Parcel>,
     /// Places for starts under way: what they hold is as large as the API likes.
@@ -160,6 +163,7 @@ fn set_up(place: Place) -> io::Result<(Init, Listeners, mpsc::Receiver<Parcel>)>
         cgroups,
         reaper: Reaper::default(),
         processes: Processes::default(),
+        still: volumes::Still::default(),
         settings: RefCell::new(settings),
         to_api,
         starts: Arc::new(Semaphore::new(MAX_STARTS)),

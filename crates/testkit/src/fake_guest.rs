@@ -20,6 +20,7 @@ use guest_protocol::{
     link::Transport,
     mux::{self, Limits, Role, Stream},
     preface::{self, Preface},
+    volumes,
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf},
@@ -46,6 +47,10 @@ struct Knowledge {
     last_pid: u32,
     users: Vec<String>,
     flooded: usize,
+    /// Which volume is mounted where, by slot.
+    volumes: BTreeMap<u8, String>,
+    /// Whether something in it uses its volumes.
+    volumes_in_use: bool,
 }
 
 impl FakeGuest {
@@ -141,9 +146,35 @@ impl FakeGuest {
                     self.knowledge().newcomer = Some(*newcomer);
                     Response::Done
                 }
+                Request::Volume(request) => self.volume(request),
             };
             control::write(&mut stream, &response).await?;
         }
+    }
+
+    /// Where volumes are mounted, by slot.
+    pub fn volumes(&self) -> BTreeMap<u8, String> {
+        self.knowledge().volumes.clone()
+    }
+
+    /// Makes every later unmount find the volume in use, or not.
+    pub fn use_volumes(&self, used: bool) {
+        self.knowledge().volumes_in_use = used;
+    }
+
+    fn volume(&self, request: volumes::Request) -> Response {
+        let mut knowledge = self.knowledge();
+        match request {
+            volumes::Request::Mount { slot, path, .. } => {
+                knowledge.volumes.insert(slot, path);
+            }
+            volumes::Request::Unmount { .. } if knowledge.volumes_in_use => return Response::Busy,
+            volumes::Request::Unmount { slot, .. } => {
+                knowledge.volumes.remove(&slot);
+            }
+            volumes::Request::Freeze { .. } | volumes::Request::Thaw { .. } => {}
+        }
+        Response::Done
     }
 
     fn knowledge(&self) -> MutexGuard<'_, Knowledge> {

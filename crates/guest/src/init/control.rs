@@ -7,7 +7,7 @@ use guest_protocol::{
     mux::Stream,
 };
 
-use super::{Init, USER, identity, start};
+use super::{Init, USER, identity, start, volumes};
 use crate::messages::{Command, Start, Wiring};
 
 /// How long one command may take.
@@ -24,12 +24,13 @@ pub(super) async fn serve(init: Rc<Init>, mut stream: Stream) -> io::Result<()> 
                 answer(identity::wake(&init, unix_nanos, &entropy))
             }
             Request::Become(newcomer) => answer(identity::become_other(&init, *newcomer).await),
+            Request::Volume(request) => volumes::serve(&init, request).await,
         };
         control::write(&mut stream, &response).await?;
     }
 }
 
-fn answer(outcome: io::Result<()>) -> Response {
+pub(super) fn answer(outcome: io::Result<()>) -> Response {
     match outcome {
         Ok(()) => Response::Done,
         Err(error) => Response::Failed { message: error.to_string() },
