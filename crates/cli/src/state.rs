@@ -12,6 +12,7 @@ use std::{
         DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
     },
     path::Path,
+    time::{Duration, Instant},
 };
 
 use domain::token::Token;
@@ -24,6 +25,9 @@ use crate::error::{Failure, Kind, Outcome};
 
 /// The file that is locked.
 const LOCK: &str = "server.lock";
+/// How long the last server may take to let go of it, and how often that is seen.
+const LOCK_WAIT: Duration = Duration::from_secs(5);
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
 /// The lock of a running server.
 #[derive(Debug)]
@@ -67,7 +71,14 @@ pub(crate) fn folder(path: &Path) -> Outcome<()> {
 }
 
 /// Takes the state folder for a server.
+///
+/// A server that was killed a moment ago may still be on its way out, so a taken
+/// folder is asked for again for a while.
 pub(crate) fn own(state: &Path) -> Outcome<Owned> {
+    own_within(state, LOCK_WAIT)
+}
+
+fn own_within(state: &Path, patience: Duration) -> Outcome<Owned> {
     private_folder(state)?;
     let lock = OpenOptions::new()
         .write(true)
@@ -75,7 +86,14 @@ pub(crate) fn own(state: &Path) -> Outcome<Owned> {
         .truncate(false)
         .mode(0o600)
         .open(state.join(LOCK))?;
-    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+    let until = Instant::now() + patience;
+    let locked = loop {
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) if Instant::now() < until => std::thread::sleep(LOCK_PAUSE),
+            locked => break locked,
+        }
+    };
+    match locked {
         Ok(()) => Ok(Owned { _lock: lock }),
         Err(Errno::WOULDBLOCK) => {
             let message = format!("a server already uses {}", state.display());
@@ -107,9 +125,23 @@ mod tests {
     fn two_servers_never_share_a_folder() {
         let folder = tempfile::tempdir().unwrap();
         let first = own(folder.path()).unwrap();
-        assert_eq!(own(folder.path()).unwrap_err().kind, Kind::Refused);
+        let second = own_within(folder.path(), Duration::ZERO);
+        assert_eq!(second.unwrap_err().kind, Kind::Refused);
         drop(first);
         assert!(own(folder.path()).is_ok());
+    }
+
+    /// A start right after a kill waits for what the kill has not finished.
+    #[test]
+    fn a_server_that_is_on_its_way_out_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = own(folder.path()).unwrap();
+        let leaving = std::thread::spawn(move || {
+            std::thread::sleep(LOCK_PAUSE * 3);
+            drop(first);
+        });
+        assert!(own(folder.path()).is_ok());
+        leaving.join().unwrap();
     }
 
     #[test]

@@ -13,13 +13,14 @@ use axum::{
 use domain::{caller::Caller, token::Token};
 use http::{HeaderMap, header, request::Parts};
 
-use crate::{app::App, error::ApiError};
+use crate::{app::App, error::ApiError, newcomers::Visitor};
 
 /// The caller of the request at hand.
 #[derive(Clone, Debug)]
 pub(crate) struct Authenticated(pub(crate) Caller);
 
-/// Lets a request through when its token is good, and notes whose it is.
+/// Lets a request through when its token is good, and notes whose it is. From
+/// here on its connection is a caller's and not a stranger's.
 pub(crate) async fn authenticate(
     State(app): State<App>,
     mut request: Request,
@@ -27,6 +28,10 @@ pub(crate) async fn authenticate(
 ) -> Result<Response, ApiError> {
     let token = bearer(request.headers()).ok_or(control::error::Error::Unauthenticated)?;
     let caller = app.control.authenticate(&token).await?;
+    let visitor = request.extensions().get::<Visitor>();
+    if !visitor.is_some_and(Visitor::settle) {
+        return Err(ApiError::crowded());
+    }
     request.extensions_mut().insert(Authenticated(caller));
     Ok(next.run(request).await)
 }

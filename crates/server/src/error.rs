@@ -77,6 +77,12 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail)
     }
 
+    /// 503: all places for connections with a good token are taken.
+    pub(crate) fn crowded() -> Self {
+        let detail = "the server has as many connections as it may; try again in a moment";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail)
+    }
+
     /// 503: the server is going away.
     pub(crate) fn stopping() -> Self {
         let detail = "the server is shutting down; try again in a moment";

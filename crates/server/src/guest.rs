@@ -33,7 +33,7 @@ use http::{Request, Response};
 use http_body_util::BodyExt as _;
 
 use self::body::{Answer, Meter};
-use crate::{app::App, error::ApiError};
+use crate::{app::App, error::ApiError, pace::Streamed};
 
 /// A caller's way into one sandbox.
 #[derive(Clone, Debug)]
@@ -63,7 +63,10 @@ impl Door {
             let mut share = self.app.memory.share();
             let (call, request) = inspect::inspect(route, request, &mut share).await?;
             let stream = self.app.control.open_guest(&self.caller, &self.id, &call).await?;
-            exchange::exchange(stream, request, route, meter, &self.app.stop).await
+            let mut answer =
+                exchange::exchange(stream, request, route, meter, &self.app.stop).await?;
+            answer.extensions_mut().insert(Streamed);
+            Ok(answer)
         };
         tokio::select! {
             answer = work => answer,

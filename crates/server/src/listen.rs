@@ -9,15 +9,20 @@
 //!
 //! - Every connection is a task of one set, which is empty when `serve` returns.
 //! - A client that sends its header slowly, or none, holds a connection for
-//!   [`Options::header_timeout`] and no longer.
+//!   [`Options::header_timeout`] and no longer, and so does one without a good
+//!   token. A stranger never keeps a caller out ([`crate::newcomers`]).
+//! - A client that does not take its answer is cut off ([`crate::pace`]).
 //! - A connection that broke off in the middle of an answer is reset or closed
 //!   without the final chunk, so that the client can tell.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, time::Duration};
 
 use axum::Router;
 use control::Control;
-use hyper::server::conn::http1;
+use hyper::{
+    server::conn::http1,
+    service::{Service as _, service_fn},
+};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
@@ -25,16 +30,26 @@ use hyper_util::{
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
     task::JoinSet,
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{Options, app::App, hosts::Hosts, limits, memory::Memory, router};
+use crate::{
+    Options,
+    app::App,
+    hosts::Hosts,
+    limits,
+    memory::Memory,
+    newcomers::{Newcomers, Visitor},
+    pace::{Pace, Paced},
+    router,
+};
 
 /// How long to wait when the system has no more sockets to give.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// One of so many connections is for those without a good token.
+const STRANGERS: usize = 4;
 /// How long, and how much, a closed connection is still read. A client that is
 /// busy sending would otherwise get a reset in place of the answer.
 const LINGER: Duration = Duration::from_secs(2);
@@ -66,15 +81,18 @@ impl Server {
             stop: shutdown.clone(),
         };
         let service = router::service(app, hosts);
-        let slots = Arc::new(Semaphore::new(self.options.max_connections));
+        let most = self.options.max_connections;
+        let strangers = most / STRANGERS;
+        let newcomers = Newcomers::new(strangers, most - strangers);
         let mut connections = JoinSet::new();
-        while let Some((stream, slot)) = next(&listener, &slots, &shutdown).await {
-            let connection =
-                connection(stream, service.clone(), self.options.header_timeout, shutdown.clone());
-            connections.spawn(async move {
-                connection.await;
-                drop(slot);
-            });
+        while let Some(stream) = next(&listener, &shutdown).await {
+            let serving = Serving {
+                service: service.clone(),
+                visitor: newcomers.enter(),
+                pace: Pace::new(&self.options),
+                header_timeout: self.options.header_timeout,
+            };
+            connections.spawn(serving.connection(stream, shutdown.clone()));
             while connections.try_join_next().is_some() {}
         }
         drop(listener);
@@ -87,19 +105,12 @@ impl Server {
     }
 }
 
-/// The next connection with its slot; none when it is time to stop.
-async fn next(
-    listener: &TcpListener,
-    slots: &Arc<Semaphore>,
-    shutdown: &CancellationToken,
-) -> Option<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
+/// The next connection; none when it is time to stop.
+async fn next(listener: &TcpListener, shutdown: &CancellationToken) -> Option<TcpStream> {
     let accepting = async {
-        // Waiting for a slot before accepting leaves the rest to the kernel's
-        // queue, which is bounded.
-        let slot = Arc::clone(slots).acquire_owned().await.ok()?;
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => return Some((stream, slot)),
+                Ok((stream, _)) => return stream,
                 Err(error) => {
                     tracing::warn!(%error, "could not accept a connection");
                     sleep(ACCEPT_PAUSE).await;
@@ -110,42 +121,67 @@ async fn next(
     tokio::select! {
         biased;
         () = shutdown.cancelled() => None,
-        accepted = accepting => accepted,
+        accepted = accepting => Some(accepted),
     }
 }
 
-/// One connection, to its end.
-async fn connection(
-    stream: TcpStream,
+/// What one connection is served with.
+struct Serving {
     service: Router,
+    visitor: Visitor,
+    pace: Pace,
     header_timeout: Duration,
-    shutdown: CancellationToken,
-) {
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "a connection keeps its delay");
-    }
-    let mut connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(header_timeout)
-        .max_headers(limits::HEADERS)
-        .max_header_size(limits::HEADER_BYTES)
-        .max_buf_size(limits::HEADER_BYTES * 2)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
-    let mut stopping = false;
-    let ended = loop {
-        tokio::select! {
-            ended = std::future::poll_fn(|cx| connection.poll_without_shutdown(cx)) => break ended,
-            () = shutdown.cancelled(), if !stopping => {
-                stopping = true;
-                std::pin::Pin::new(&mut connection).graceful_shutdown();
-            }
+}
+
+impl Serving {
+    /// One connection, to its end.
+    async fn connection(self, stream: TcpStream, shutdown: CancellationToken) {
+        let Self { service, visitor, pace, header_timeout } = self;
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "a connection keeps its delay");
         }
-    };
-    match ended {
-        Ok(()) => linger(connection.into_parts().io.into_inner()).await,
-        // The peer's doing: it hung up, was slow, or spoke something else. Or
-        // ours: an answer that broke off. Dropping the socket is the message.
-        Err(error) => tracing::debug!(%error, "a connection ended early"),
+        let stream = Paced::new(stream, pace.clone());
+        let service = TowerToHyperService::new(service);
+        let service = service_fn(|mut request: http::Request<hyper::body::Incoming>| {
+            request.extensions_mut().insert(visitor.clone());
+            let (answering, pace) = (service.call(request), pace.clone());
+            Box::pin(async move { answering.await.inspect(|response| pace.follow(response)) })
+        });
+        let mut connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(header_timeout)
+            .max_headers(limits::HEADERS)
+            .max_header_size(limits::HEADER_BYTES)
+            .max_buf_size(limits::HEADER_BYTES * 2)
+            .serve_connection(TokioIo::new(stream), service);
+        let mut introduction = std::pin::pin!(sleep(header_timeout));
+        let (mut stopping, mut introduced) = (false, false);
+        let ended = loop {
+            tokio::select! {
+                ended = std::future::poll_fn(|cx| connection.poll_without_shutdown(cx)) => {
+                    break ended;
+                }
+                () = &mut introduction, if !introduced => {
+                    introduced = true;
+                    if !visitor.is_settled() {
+                        return tracing::debug!("a connection showed no good token in time");
+                    }
+                }
+                () = visitor.pushed_out().cancelled() => {
+                    return tracing::debug!("a connection without a good token made room");
+                }
+                () = shutdown.cancelled(), if !stopping => {
+                    stopping = true;
+                    std::pin::Pin::new(&mut connection).graceful_shutdown();
+                }
+            }
+        };
+        match ended {
+            Ok(()) => linger(connection.into_parts().io.into_inner().into_inner()).await,
+            // The peer's doing: it hung up, was slow, or spoke something else. Or
+            // ours: an answer that broke off. Dropping the socket is the message.
+            Err(error) => tracing::debug!(%error, "a connection ended early"),
+        }
     }
 }
 

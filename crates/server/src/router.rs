@@ -20,7 +20,7 @@ use crate::{
     caller,
     error::ApiError,
     hosts::Hosts,
-    limits,
+    limits, memory,
     rest::{
         audit, console, exec, files, guest, health, images, limits as limit, sandboxes, tokens,
     },
@@ -57,6 +57,7 @@ pub(crate) fn service(app: App, hosts: Hosts) -> Router {
     let versioned = versioned
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
+        .layer(from_fn_with_state(app.clone(), memory::charge))
         .layer(from_fn_with_state(app.clone(), caller::authenticate));
     let (open, _) = open_routes().split_for_parts();
     open.merge(versioned)

@@ -1,11 +1,22 @@
 //! One HTTP/1.1 exchange with a guest over one stream of its link.
+//!
+//! A guest may answer before it has read the whole request, and then read no
+//! more of it: a full disk is known long before an upload ends. So a request
+//! that cannot be sent any further is not an error yet; the answer is, or that
+//! none comes ([`Talk`]).
+
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+};
 
 use guest_protocol::client::Body;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use hyper::{body::Incoming, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
+    io::{AsyncRead, AsyncWrite, ReadBuf},
     time::sleep,
 };
 use tokio_util::sync::CancellationToken;
@@ -40,7 +51,7 @@ pub(crate) async fn exchange(
         .max_buf_size(BUFFER)
         .max_headers(limits::HEADERS)
         .max_header_size(limits::HEADER_BYTES)
-        .handshake(TokioIo::new(stream))
+        .handshake(TokioIo::new(Talk { stream, deaf: false }))
         .await
         .map_err(ApiError::guest_broke)?;
     let mut connection: Option<Connection> = Some(Box::pin(connection));
@@ -54,6 +65,62 @@ pub(crate) async fn exchange(
     let patience = (route.form() != Form::Stream).then_some(limits::STALL_TIME);
     filter(response)
         .map(|response| response.map(|body| Answer::new(connection, body, patience, stop.clone())))
+}
+
+/// A stream whose far end may stop listening before it has spoken.
+struct Talk<S> {
+    stream: S,
+    /// Whether what is written from now on reaches nobody.
+    deaf: bool,
+}
+
+impl<S> Talk<S> {
+    /// Nothing more can be written, which is for the answer to explain. Whoever
+    /// waits for it hears of its end, and [`stalled`] bounds the wait.
+    fn unless_deaf<T>(&mut self, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if let Poll::Ready(Err(error)) = &written {
+            tracing::debug!(%error, "a guest does not take the rest of a request");
+            self.deaf = true;
+            return Poll::Pending;
+        }
+        written
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Talk<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Talk<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if self.deaf {
+            return Poll::Pending;
+        }
+        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.unless_deaf(written)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.deaf {
+            return Poll::Pending;
+        }
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.unless_deaf(flushed)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
 }
 
 /// Waits for the head of the answer while moving the connection along.
@@ -199,6 +266,65 @@ mod tests {
             let body = answer(bytes.as_bytes()).await.unwrap().into_body();
             assert!(body.collect().await.is_err(), "{bytes}");
         }
+    }
+
+    /// Pieces of an upload that does not end by itself.
+    fn endless() -> Body {
+        let piece = bytes::Bytes::from_static(&[b'x'; 16 * 1024]);
+        let pieces =
+            futures::stream::repeat_with(move || Ok(http_body::Frame::data(piece.clone())));
+        http_body_util::StreamBody::new(pieces).boxed_unsync()
+    }
+
+    /// A guest whose disk is full says so early and reads no more. Its refusal to
+    /// read may be known here before its answer is.
+    #[tokio::test(start_paused = true)]
+    async fn a_guest_that_answers_before_the_end_of_an_upload_is_heard() {
+        let refusal = b"HTTP/1.1 507 Full\r\ncontent-length: 4\r\n\r\nfull";
+        for (hangs_up, delay) in [(false, 0), (false, 1), (true, 0), (true, 1)] {
+            let (reads, mut says) = tokio::io::duplex(4096);
+            let (writes, mut hears) = tokio::io::duplex(4096);
+            let plays = async {
+                hears.read_exact(&mut [0; 100_000]).await.unwrap();
+                let still = (!hangs_up).then_some(hears);
+                sleep(std::time::Duration::from_secs(delay)).await;
+                says.write_all(refusal).await.unwrap();
+                drop(says);
+                std::future::pending::<()>().await;
+                drop(still);
+            };
+            let stop = CancellationToken::new();
+            let request = Request::post("/files?path=/x").header("host", "guest");
+            let request = request.body(endless()).unwrap();
+            let near = tokio::io::join(reads, writes);
+            let whole = async {
+                let exchanged = exchange(near, request, Route::FileWrite, Meter::default(), &stop);
+                let answer = exchanged.await.unwrap();
+                let status = answer.status().as_u16();
+                (status, answer.into_body().collect().await.unwrap().to_bytes())
+            };
+            let (status, body) = tokio::select! {
+                answer = whole => answer,
+                () = plays => unreachable!(),
+            };
+            assert_eq!((status, &body[..]), (507, &b"full"[..]), "{hangs_up} {delay}");
+        }
+    }
+
+    /// One that hangs up without an answer is not waited for.
+    #[tokio::test(start_paused = true)]
+    async fn a_guest_that_hangs_up_in_an_upload_is_an_error() {
+        let (near, mut far) = tokio::io::duplex(4096);
+        let hangs_up = async {
+            far.read_exact(&mut [0; 1000]).await.unwrap();
+            drop(far);
+        };
+        let stop = CancellationToken::new();
+        let request = Request::post("/files?path=/x").header("host", "guest");
+        let request = request.body(endless()).unwrap();
+        let exchanged = exchange(near, request, Route::FileWrite, Meter::default(), &stop);
+        let error = tokio::join!(exchanged, hangs_up).0.unwrap_err();
+        assert_eq!(error.status(), StatusCode::BAD_GATEWAY);
     }
 
     #[tokio::test]

@@ -1,17 +1,20 @@
 //! Running one command to its end, with its output in the answer.
 //!
 //! The output is captured up to a bound and then read on and dropped, so that
-//! the command is not disturbed and memory stays flat (R-02). The time limit is
-//! the guest's to enforce; a guest that does not is cut off a little later.
+//! the command is not disturbed and memory stays flat (R-02). Memory is paid for
+//! as the output comes, for the answer that it becomes as well: when there is
+//! none left the output is cut, for an answer that could not be given would take
+//! away what the command did. The time limit is the guest's to enforce; a guest
+//! that does not is cut off a little later.
 
 use std::time::{Duration, Instant};
 
 use api::exec as wire;
 use axum::{
-    Json,
     body::Body,
     extract::State,
-    response::{IntoResponse as _, Response},
+    http::{HeaderValue, header},
+    response::Response,
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use domain::{environment::Environment, id::SandboxId};
@@ -20,7 +23,6 @@ use guest_protocol::{
     connect::{self, Code},
     process::{EndEvent, Event, Output, ProcessConfig, Selector, StartRequest},
 };
-use http_body_util::BodyExt as _;
 
 use super::files::called;
 use crate::{
@@ -29,11 +31,15 @@ use crate::{
     error::ApiError,
     guest::{Door, is_account},
     input, limits,
-    memory::Share,
+    memory::{Paid, Share},
 };
 
 /// Bytes of standard input that travel in one message.
 const INPUT_PIECE: usize = 64 * 1024;
+/// More than an answer takes beside the outputs.
+const MOST_FRAME: usize = 4 * 1024;
+/// How much of the guest's word for the end is passed on.
+const MOST_STATUS: usize = 128;
 
 /// Run a command
 ///
@@ -62,8 +68,7 @@ pub(crate) async fn exec(
     let begun = Instant::now();
     let plan = Plan::new(request)?;
     let (patience, stop) = (plan.limit + app.exec_grace, app.stop.clone());
-    let kept = || Kept::new(plan.keep, app.memory.share());
-    let mut capture = Capture { stdout: kept(), stderr: kept() };
+    let mut capture = Capture::new(plan.keep, app.memory.share())?;
     let client = GuestClient::new(Door::new(app, caller, id));
     let ended = tokio::select! {
         biased;
@@ -72,14 +77,7 @@ pub(crate) async fn exec(
         () = tokio::time::sleep(patience) => Ended::TimedOut,
     };
     let duration_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-    let (result, shares) = result(capture, ended, duration_ms);
-    // The answer is in memory until the client has taken it.
-    Ok(Json(result).into_response().map(|body| {
-        Body::new(body.map_frame(move |frame| {
-            let _held = &shares;
-            frame
-        }))
-    }))
+    Ok(answer(capture, ended, duration_ms))
 }
 
 /// A checked request.
@@ -183,9 +181,11 @@ async fn read(process: &mut ProcessStream, capture: &mut Capture) -> Result<Ende
     loop {
         match process.next().await {
             Ok(Event::Data(Output::Stdout(bytes) | Output::Pty(bytes))) => {
-                capture.stdout.push(&bytes.0);
+                capture.stdout.push(&bytes.0, &mut capture.share);
             }
-            Ok(Event::Data(Output::Stderr(bytes))) => capture.stderr.push(&bytes.0),
+            Ok(Event::Data(Output::Stderr(bytes))) => {
+                capture.stderr.push(&bytes.0, &mut capture.share)
+            }
             Ok(Event::End(end)) => return Ok(ended(process, end).await),
             Ok(Event::Start(_) | Event::Keepalive(_)) => {}
             Err(error) if is_deadline(&error) => return Ok(Ended::TimedOut),
@@ -207,10 +207,22 @@ fn is_deadline(error: &ClientError) -> bool {
     matches!(error, ClientError::Refused(connect::Error { code: Code::DeadlineExceeded, .. }))
 }
 
-/// Both outputs so far.
+/// Both outputs so far, and what they and the answer take of the memory.
 struct Capture {
     stdout: Kept,
     stderr: Kept,
+    share: Share,
+}
+
+impl Capture {
+    /// Room for the answer of a command that writes nothing.
+    fn new(most: usize, mut share: Share) -> Result<Self, ApiError> {
+        if !share.grow(MOST_FRAME) {
+            return Err(ApiError::busy());
+        }
+        let kept = || Kept { bytes: Vec::new(), most, cut: false };
+        Ok(Self { stdout: kept(), stderr: kept(), share })
+    }
 }
 
 /// The beginning of an output.
@@ -218,25 +230,20 @@ struct Kept {
     bytes: Vec<u8>,
     most: usize,
     cut: bool,
-    share: Share,
 }
 
 impl Kept {
-    fn new(most: usize, share: Share) -> Self {
-        Self { bytes: Vec::new(), most, cut: false, share }
-    }
-
-    fn push(&mut self, more: &[u8]) {
-        let room = more.len().min(self.most - self.bytes.len());
+    fn push(&mut self, more: &[u8], share: &mut Share) {
+        let room = &more[..more.len().min(self.most - self.bytes.len())];
         // What follows a gap would be worth nothing.
-        let kept = if self.cut || !self.share.grow(room) { 0 } else { room };
+        let kept = if self.cut || !share.grow(cost(room)) { 0 } else { room.len() };
         self.cut |= kept < more.len();
         self.bytes.extend_from_slice(&more[..kept]);
     }
 
     /// The output as text, or else as base64. A cut through a character does not
     /// make text into bytes.
-    fn finish(mut self) -> (Option<String>, Option<String>, bool, Share) {
+    fn finish(mut self) -> (Option<String>, Option<String>, bool) {
         if self.cut
             && let Err(error) = std::str::from_utf8(&self.bytes)
             && error.error_len().is_none()
@@ -244,14 +251,22 @@ impl Kept {
             self.bytes.truncate(error.valid_up_to());
         }
         match String::from_utf8(self.bytes) {
-            Ok(text) => (Some(text), None, self.cut, self.share),
-            Err(error) => (None, Some(STANDARD.encode(error.as_bytes())), self.cut, self.share),
+            Ok(text) => (Some(text), None, self.cut),
+            Err(error) => (None, Some(STANDARD.encode(error.as_bytes())), self.cut),
         }
     }
 }
 
-/// The answer, and the memory that it is in.
-fn result(capture: Capture, ended: Ended, duration_ms: u64) -> (wire::ExecResult, [Share; 2]) {
+/// At most what these bytes take as they are and as JSON, where a control
+/// character is written with six. Base64 is made from the bytes and written from
+/// there, which is less than three for each byte at any time.
+fn cost(bytes: &[u8]) -> usize {
+    let written = |byte: &u8| if *byte < 0x20 { 6 } else { 2 };
+    bytes.len() + bytes.iter().map(written).sum::<usize>()
+}
+
+/// The answer, which holds its share of the memory until the client has it.
+fn answer(capture: Capture, ended: Ended, duration_ms: u64) -> Response {
     let timed_out = matches!(ended, Ended::TimedOut);
     let end = match ended {
         Ended::By(end) => end,
@@ -259,32 +274,46 @@ fn result(capture: Capture, ended: Ended, duration_ms: u64) -> (wire::ExecResult
             EndEvent { exit_code: -1, status: "signal: killed".into(), ..Default::default() }
         }
     };
-    let (stdout, stdout_base64, stdout_cut, out) = capture.stdout.finish();
-    let (stderr, stderr_base64, stderr_cut, err) = capture.stderr.finish();
+    let Capture { stdout, stderr, mut share } = capture;
+    let (stdout, stdout_base64, stdout_cut) = stdout.finish();
+    let (stderr, stderr_base64, stderr_cut) = stderr.finish();
     let result = wire::ExecResult {
         stdout,
         stdout_base64,
         stderr,
         stderr_base64,
         exit_code: end.exit_code,
-        status: end.status,
+        // The guest's words, and longer than any it has.
+        status: end.status.chars().take(MOST_STATUS).collect(),
         duration_ms,
         truncated: wire::Truncated { stdout: stdout_cut, stderr: stderr_cut },
         timed_out,
     };
-    (result, [out, err])
+    let mut body = Vec::new();
+    // Texts and numbers always serialise.
+    drop(serde_json::to_writer(&mut body, &result));
+    drop(result);
+    body.shrink_to_fit();
+    share.shrink(body.len());
+    let json = HeaderValue::from_static("application/json");
+    let mut response = Response::new(Body::from(share.hold(body)));
+    response.headers_mut().insert(header::CONTENT_TYPE, json);
+    response.extensions_mut().insert(Paid);
+    response
 }
 
 #[cfg(test)]
 mod tests {
+    use http_body_util::BodyExt as _;
+
     use super::*;
     use crate::memory::Memory;
 
     #[track_caller]
     fn check(pieces: &[&[u8]], most: usize, expected: (Option<&str>, Option<&str>, bool)) {
-        let mut kept = Kept::new(most, Memory::new(1 << 20).share());
-        pieces.iter().for_each(|piece| kept.push(piece));
-        let (text, base64, cut, _) = kept.finish();
+        let mut capture = Capture::new(most, Memory::new(1 << 20).share()).unwrap();
+        pieces.iter().for_each(|piece| capture.stdout.push(piece, &mut capture.share));
+        let (text, base64, cut) = capture.stdout.finish();
         assert_eq!((text.as_deref(), base64.as_deref(), cut), expected);
     }
 
@@ -302,13 +331,32 @@ mod tests {
     /// A server that has no memory left keeps less and says so.
     #[test]
     fn output_is_cut_when_memory_is_short() {
-        let memory = Memory::new(16 * 1024);
-        let mut kept = Kept::new(1 << 20, memory.share());
-        kept.push(&[b'x'; 10 * 1024]);
-        kept.push(&[b'x'; 10 * 1024]);
-        kept.push(b"x");
-        let (text, _, cut, _share) = kept.finish();
+        let memory = Memory::new(3 * 16 * 1024);
+        let mut capture = Capture::new(1 << 20, memory.share()).unwrap();
+        for piece in [&[b'x'; 10 * 1024][..], &[b'x'; 10 * 1024], b"x"] {
+            capture.stdout.push(piece, &mut capture.share);
+        }
+        let (text, _, cut) = capture.stdout.finish();
         assert_eq!((text.unwrap().len(), cut), (10 * 1024, true));
+        assert!(Capture::new(0, Memory::new(0).share()).is_err());
+    }
+
+    /// R-02: what is paid for is what is held, whatever the output is made of.
+    #[tokio::test]
+    async fn an_answer_is_never_larger_than_its_share() {
+        for byte in [0, b'\n', b'"', b'x', 0x7f, 0xff] {
+            let memory = Memory::new(1 << 20);
+            let mut capture = Capture::new(100_000, memory.share()).unwrap();
+            capture.stdout.push(&[byte; 100_000], &mut capture.share);
+            let before = memory.left();
+            let response = answer(capture, Ended::TimedOut, 1);
+            let body = response.into_body().collect().await.unwrap().to_bytes();
+            assert!((1 << 20) - before >= 100_000 + body.len() - MOST_FRAME, "{byte}");
+            let held = (1 << 20) - memory.left();
+            assert!((body.len()..body.len() + 16 * 1024).contains(&held), "{byte}: {held}");
+            drop(body);
+            assert_eq!(memory.left(), 1 << 20);
+        }
     }
 
     #[test]

@@ -57,6 +57,7 @@ pub(crate) async fn read(
     input::Query(query): input::Query<wire::FileQuery>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
+    let mut share = app.memory.share();
     let door = Door::new(app, caller, id);
     let request = outgoing("GET", &query, headers.get(header::RANGE), header::RANGE);
     let empty = Empty::new().map_err(|never| match never {}).boxed_unsync();
@@ -73,7 +74,11 @@ pub(crate) async fn read(
     if status != StatusCode::BAD_REQUEST {
         return Err(refusal);
     }
-    // What cannot be read as a file may be a directory.
+    // What cannot be read as a file may be a directory. The guest's list is held
+    // until it is whole; the answer made from it is charged like any other.
+    if !share.grow(connect::MAX_MESSAGE) {
+        return Err(ApiError::busy());
+    }
     let user = query.user.as_deref().unwrap_or("user");
     match GuestClient::new(door).list_dir(&query.path, 1, user).await {
         Ok(entries) => {

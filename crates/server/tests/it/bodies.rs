@@ -91,25 +91,6 @@ async fn a_slow_or_large_header_is_cut_off() {
     app.stop().await;
 }
 
-/// More connections than there are slots wait; they are not refused and they
-/// take no memory of ours.
-#[tokio::test]
-async fn connections_beyond_the_bound_wait() {
-    let options = Options {
-        max_connections: 2,
-        header_timeout: Duration::from_millis(200),
-        ..Options::default()
-    };
-    let app = App::start_with(options).await;
-    let mut idle = Vec::new();
-    for _ in 0..8 {
-        idle.push(TcpStream::connect(app.address).await.unwrap());
-    }
-    let answer = raw::exchange(app.address, &raw::get("/healthz", "host: localhost\r\n")).await;
-    assert_eq!(raw::status(&answer), 200);
-    app.stop().await;
-}
-
 /// DNS rebinding: a page's name is not ours.
 #[tokio::test]
 async fn a_foreign_host_name_is_refused() {

@@ -6,6 +6,7 @@
 mod audit;
 mod authorization;
 mod bodies;
+mod connections;
 mod exec;
 mod files;
 mod guest;
