@@ -253,6 +253,10 @@ impl Host {
         }
     }
 
+    pub(crate) fn backend(&self) -> &dyn Backend {
+        &*self.shared.backend
+    }
+
     fn drive(&self, id: SandboxId, origin: Origin, deadline: Option<Timestamp>) -> Handle {
         let begun = match origin {
             Origin::Start(..) => State::Provisioning,

@@ -17,3 +17,4 @@ pub mod host;
 pub mod lifecycle;
 pub mod link;
 pub mod spec;
+pub mod volumes;

@@ -5,16 +5,20 @@
 //! as the real backends, and a test can make it fail where it wants.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     fmt,
     sync::{Arc, Mutex, MutexGuard},
 };
 
 use async_trait::async_trait;
-use domain::{id::SandboxId, isolation::IsolationClass};
+use domain::{
+    id::{SandboxId, VolumeId},
+    isolation::IsolationClass,
+};
 use sandbox::{
     backend::{Backend, BackendError, Pipe},
     spec::SandboxSpec,
+    volumes::Disk,
 };
 use tokio::{io::DuplexStream, sync::watch, task::JoinHandle};
 
@@ -28,6 +32,7 @@ const PIPE: usize = 64 * 1024;
 pub struct FakeBackend {
     machines: Arc<Mutex<HashMap<SandboxId, Machine>>>,
     fail_create: Arc<Mutex<Option<String>>>,
+    fail_attach: Arc<Mutex<Option<String>>>,
 }
 
 struct Machine {
@@ -35,12 +40,25 @@ struct Machine {
     guest: FakeGuest,
     running: JoinHandle<()>,
     exited: watch::Sender<Option<String>>,
+    disks: BTreeMap<u8, (VolumeId, Lock)>,
 }
 
 impl FakeBackend {
     /// Makes every later `create` fail with this sentence; `None` heals it.
     pub fn fail_create(&self, why: Option<&str>) {
         *lock(&self.fail_create) = why.map(str::to_owned);
+    }
+
+    /// Makes every later `attach` fail with this sentence; `None` heals it.
+    pub fn fail_attach(&self, why: Option<&str>) {
+        *lock(&self.fail_attach) = why.map(str::to_owned);
+    }
+
+    /// What is in the slots of a machine.
+    pub fn disks(&self, id: &SandboxId) -> BTreeMap<u8, VolumeId> {
+        let machines = self.machines();
+        let disks = machines.get(id).map(|machine| machine.disks.iter());
+        disks.into_iter().flatten().map(|(slot, (volume, _))| (*slot, volume.clone())).collect()
     }
 
     /// Ends a machine from outside, as a crash would.
@@ -84,7 +102,7 @@ impl Backend for FakeBackend {
         Ok(())
     }
 
-    async fn create(&self, id: &SandboxId, _: &SandboxSpec) -> Result<(), BackendError> {
+    async fn create(&self, id: &SandboxId, spec: &SandboxSpec) -> Result<(), BackendError> {
         if let Some(why) = lock(&self.fail_create).clone() {
             return Err(BackendError::failed("making the machine", why));
         }
@@ -92,10 +110,13 @@ impl Backend for FakeBackend {
         if machines.contains_key(id) {
             return Ok(());
         }
+        let held = spec.disks.iter();
+        let disks = held.map(|disk| Ok((disk.slot, (disk.volume.clone(), taken(disk)?))));
+        let disks = disks.collect::<Result<_, BackendError>>()?;
         let (port, guest) = (Port::default(), FakeGuest::default());
         let running = tokio::spawn(guest.clone().run(port.clone()));
         let (exited, _) = watch::channel(None);
-        machines.insert(id.clone(), Machine { port, guest, running, exited });
+        machines.insert(id.clone(), Machine { port, guest, running, exited, disks });
         Ok(())
     }
 
@@ -126,6 +147,29 @@ impl Backend for FakeBackend {
         Ok(())
     }
 
+    async fn attach(&self, id: &SandboxId, disk: &Disk) -> Result<(), BackendError> {
+        if let Some(why) = lock(&self.fail_attach).clone() {
+            return Err(BackendError::failed("attaching the volume", why));
+        }
+        let mut machines = self.machines();
+        let machine = machines.get_mut(id).ok_or(BackendError::NotFound)?;
+        match machine.disks.get(&disk.slot) {
+            Some((volume, _)) if *volume == disk.volume => Ok(()),
+            Some(_) => Err(BackendError::failed("attaching the volume", "the slot is taken")),
+            None => {
+                machine.disks.insert(disk.slot, (disk.volume.clone(), taken(disk)?));
+                Ok(())
+            }
+        }
+    }
+
+    async fn detach(&self, id: &SandboxId, slot: u8) -> Result<(), BackendError> {
+        let mut machines = self.machines();
+        let machine = machines.get_mut(id).ok_or(BackendError::NotFound)?;
+        machine.disks.remove(&slot);
+        Ok(())
+    }
+
     async fn list(&self) -> Result<Vec<SandboxId>, BackendError> {
         Ok(self.machines().keys().cloned().collect())
     }
@@ -134,6 +178,17 @@ impl Backend for FakeBackend {
         let known = self.machines().contains_key(id);
         if known { Ok(b"fake console\n".to_vec()) } else { Err(BackendError::NotFound) }
     }
+}
+
+/// A disk that is locked like that of a real machine.
+type Lock = Option<std::fs::File>;
+
+/// Locks a disk's file, where there is one.
+fn taken(disk: &Disk) -> Result<Lock, BackendError> {
+    let Ok(file) = std::fs::File::open(&disk.file) else { return Ok(None) };
+    let taken = file.try_lock();
+    taken.map_err(|error| BackendError::failed("attaching the volume", error.to_string()))?;
+    Ok(Some(file))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -72,5 +72,6 @@ pub fn spec() -> SandboxSpec {
         image: image(),
         resources: Resources::of(domain::size::SizeClass::Small),
         source: Source::Template,
+        disks: Vec::new(),
     }
 }
