@@ -7,6 +7,8 @@ use domain::{
     size::{Resources, SizeClass},
 };
 
+use sandbox::spec::Source;
+
 use super::{disk::Captured, *};
 
 fn spec(image: &[u8], kernel: &[u8], size: SizeClass) -> SandboxSpec {
