@@ -104,7 +104,7 @@ impl Host {
         request: volumes::Request,
         bound: Duration,
     ) -> Result<(), VolumeError> {
-        let mut control = Control::over(self.open(id, Preface::Control).await?);
+        let mut control = Control::over(self.stream(id, Preface::Control).await?);
         match control.call(&Request::Volume(request), bound).await {
             Ok(Response::Done) => Ok(()),
             Ok(Response::Busy) => Err(VolumeError::Busy),

@@ -34,7 +34,7 @@ pub struct FakeGuest {
     state: Arc<Mutex<Knowledge>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Knowledge {
     /// Whether it answers hellos only.
     mute: bool,
@@ -92,6 +92,22 @@ impl FakeGuest {
     /// The content of a file.
     pub fn file(&self, path: &str) -> Option<Vec<u8>> {
         self.knowledge().files.get(path).cloned()
+    }
+
+    /// A copy of all that it knows, as a capture of its memory has it.
+    pub(crate) fn copied(&self) -> Self {
+        let mut copy = self.knowledge().clone();
+        for kill in copy.processes.values_mut() {
+            // Killing the one in the copy leaves the other alone.
+            let killed = *kill.borrow();
+            *kill = watch::Sender::new(killed);
+        }
+        Self { state: Arc::new(Mutex::new(copy)) }
+    }
+
+    /// The processes that run inside, by number.
+    pub fn processes(&self) -> Vec<u32> {
+        self.knowledge().processes.keys().copied().collect()
     }
 
     /// Serves hosts, one after another, until the task is ended.
@@ -192,6 +208,7 @@ pub(crate) struct Port {
 struct Plug {
     host: Option<DuplexStream>,
     closed: bool,
+    frozen: bool,
     wakers: Vec<Waker>,
 }
 
@@ -200,6 +217,13 @@ impl Port {
     pub(crate) fn plug(&self, host: DuplexStream) {
         let mut plug = self.plug_state();
         plug.host = Some(host);
+        plug.wakers.drain(..).for_each(Waker::wake);
+    }
+
+    /// Makes the guest stand still, or go on: nothing comes and nothing goes.
+    pub(crate) fn freeze(&self, frozen: bool) {
+        let mut plug = self.plug_state();
+        plug.frozen = frozen;
         plug.wakers.drain(..).for_each(Waker::wake);
     }
 
@@ -226,6 +250,9 @@ impl Port {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
         plug.wakers.push(cx.waker().clone());
+        if plug.frozen {
+            return Poll::Pending;
+        }
         let Some(host) = plug.host.as_mut() else { return Poll::Pending };
         match operation(Pin::new(host), cx) {
             Poll::Ready(Ok(Some(done))) => Poll::Ready(Ok(done)),
