@@ -15,7 +15,7 @@ use std::{
 };
 
 use guest_protocol::{
-    control::{self, Identity, Newcomer, Request, Response},
+    control::{self, Identity, Network, Newcomer, Request, Response},
     hello::{HelloAck, VERSION},
     link::Transport,
     mux::{self, Limits, Role, Stream},
@@ -42,6 +42,7 @@ struct Knowledge {
     identified: usize,
     woken: usize,
     newcomer: Option<Newcomer>,
+    network: Option<Network>,
     files: BTreeMap<String, Vec<u8>>,
     processes: BTreeMap<u32, watch::Sender<bool>>,
     last_pid: u32,
@@ -72,6 +73,11 @@ impl FakeGuest {
     /// Who it became after it was somebody else.
     pub fn newcomer(&self) -> Option<Newcomer> {
         self.knowledge().newcomer.clone()
+    }
+
+    /// The network it was last told to have.
+    pub fn network(&self) -> Option<Network> {
+        self.knowledge().network.clone()
     }
 
     /// Makes it answer hellos and nothing else, until the end.
@@ -163,6 +169,10 @@ impl FakeGuest {
                     Response::Done
                 }
                 Request::Volume(request) => self.volume(request),
+                Request::Network(network) => {
+                    self.knowledge().network = Some(*network);
+                    Response::Done
+                }
             };
             control::write(&mut stream, &response).await?;
         }
