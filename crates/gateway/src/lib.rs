@@ -4,8 +4,8 @@
 //! do at one generation; [`decide`] are pure functions from those and a request
 //! to a permit or a refusal, in one order, before any name is looked up;
 //! [`resolve`] looks a permitted name up once, has every answer judged by
-//! [`address`], and returns addresses that alone may be dialled; [`journal`] is
-//! what is kept of it. [`code`] are the stable words of a refusal.
+//! [`address`], and returns addresses that alone may be dialled; [`dns`] is the
+//! resolver that programs inside see; [`journal`] is what is kept of it all. [`code`] are the stable words of a refusal.
 //!
 //! Invariants:
 //!
@@ -20,6 +20,8 @@
 pub mod address;
 pub mod code;
 pub mod decide;
+pub mod dns;
 pub mod journal;
+pub mod pace;
 pub mod resolve;
 pub mod rules;

@@ -4,6 +4,8 @@
 //! out is a list of addresses. Nobody looks the name up again: a second answer
 //! could be another one (D-01).
 
+pub mod dns;
+
 use std::{
     net::IpAddr,
     sync::Mutex,
@@ -12,6 +14,7 @@ use std::{
 
 use async_trait::async_trait;
 use domain::host::Name;
+use hickory_resolver::proto::rr::{Record, RecordType};
 
 use crate::{
     address::Own,
@@ -41,6 +44,9 @@ pub enum LookupError {
 pub trait Lookup: Send + Sync {
     /// Every address of a name, both families. Bounded in time and in number.
     async fn addresses(&self, name: &Name) -> Result<Vec<IpAddr>, LookupError>;
+
+    /// The records of one type, for a question that is passed on.
+    async fn records(&self, name: &Name, kind: RecordType) -> Result<Vec<Record>, LookupError>;
 }
 
 /// Turns permits into addresses.
@@ -56,6 +62,11 @@ impl std::fmt::Debug for Resolver {
 }
 
 impl Resolver {
+    /// Who looks names up, for questions that are passed on.
+    pub fn lookup(&self) -> &dyn Lookup {
+        &*self.lookup
+    }
+
     /// Uses `lookup`.
     pub fn new(lookup: Box<dyn Lookup>) -> Self {
         Self { lookup, own: Mutex::new(None) }
@@ -93,3 +104,6 @@ impl Resolver {
         Ok(own)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,3 +1,5 @@
+//! Every special range in every spelling.
+
 use domain::host::Host;
 
 use super::*;
@@ -59,7 +61,8 @@ fn samples_v6() -> Vec<Ipv6Addr> {
     let samples = |(network, length, ..): &(Ipv6Addr, u32, &str, Inner)| {
         let rest = if *length == 128 { 0 } else { u128::MAX >> length };
         let first = u128::from(*network);
-        [0, 1, rest / 5, rest / 3, rest / 2, rest].map(|offset| Ipv6Addr::from(first + offset.min(rest)))
+        [0, 1, rest / 5, rest / 3, rest / 2, rest]
+            .map(|offset| Ipv6Addr::from(first + offset.min(rest)))
     };
     // Not among them: a translated public address, which is one.
     let table = V6.iter().filter(|(_, _, range, _)| *range != NAT64);

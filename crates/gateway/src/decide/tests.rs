@@ -1,3 +1,5 @@
+//! Tables of every decision.
+
 use std::net::IpAddr;
 
 use domain::{

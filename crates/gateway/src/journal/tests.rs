@@ -1,3 +1,5 @@
+//! What a sandbox may try to write into a record.
+
 use proptest::prelude::*;
 
 use super::*;
