@@ -3,14 +3,11 @@
 use async_trait::async_trait;
 use domain::{
     ending::{Cause, Ending},
-    id::{AuditId, SandboxId, SnapshotId},
+    id::{AuditId, SandboxId},
     phase::Phase,
     time::Timestamp,
 };
-use sandbox::{
-    backend::Captured,
-    host::{Ledger, LedgerError, Recorded, Sources},
-};
+use sandbox::host::{Ledger, LedgerError, Sources};
 use store::{
     Store,
     audit::{AuditLine, Outcome},
@@ -104,18 +101,5 @@ impl Ledger for StoreLedger {
 
     async fn ended(&self, id: &SandboxId, ending: &Ending) -> Result<(), LedgerError> {
         Ok(self.record_ended(id, ending).await?)
-    }
-
-    async fn paused(
-        &self,
-        _: &SandboxId,
-        _: &SnapshotId,
-        _: Captured,
-    ) -> Result<Recorded, LedgerError> {
-        Ok(Recorded::No("this server keeps no snapshots".to_owned()))
-    }
-
-    async fn resumed(&self, _: &SandboxId) -> Result<Recorded, LedgerError> {
-        Ok(Recorded::No("this server keeps no snapshots".to_owned()))
     }
 }

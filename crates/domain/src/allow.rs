@@ -12,8 +12,6 @@
 
 use std::{fmt, str::FromStr};
 
-use serde::{Deserialize, Serialize};
-
 use crate::host::{Authority, Host, InvalidAuthority, Name, as_text};
 
 /// The most entries that one sandbox may have.
@@ -34,8 +32,7 @@ enum Pattern {
 }
 
 /// What is spoken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scheme {
     /// TLS.
     Https,

@@ -37,7 +37,7 @@ use std::{
 
 use tokio::{sync::mpsc, task::spawn_local};
 
-use self::{forward::Workers, metrics::Meter, router::Room, table::Table, users::Readers};
+use self::{forward::Workers, metrics::Meter, router::Room, table::Table};
 use crate::{
     channel::{Receiver, Sender, channel},
     messages::{ToApi, ToInit},
@@ -58,7 +58,6 @@ struct Api {
     table: Table,
     workers: Workers,
     meter: Meter,
-    readers: Readers,
     room: Room,
 }
 
@@ -70,7 +69,9 @@ pub(crate) fn run() -> io::Result<()> {
     let (stream, listener) = unsafe {
         (StdStream::from(OwnedFd::from_raw_fd(3)), TcpListener::from(OwnedFd::from_raw_fd(4)))
     };
-    crate::runtime::run(users::THREADS, async {
+    // Account files are read on this thread: they are small and read without
+    // waiting. Nothing here needs another thread.
+    crate::runtime::run(1, async {
         let (sender, receiver) = channel(stream)?;
         let (to_init, queue) = mpsc::channel(QUEUE);
         let api = Rc::new(Api {
@@ -82,7 +83,6 @@ pub(crate) fn run() -> io::Result<()> {
             table: Table::default(),
             workers: Workers::default(),
             meter: Meter::default(),
-            readers: Readers::default(),
             room: Room::default(),
         });
         // The first to end ends the process, and init starts a new one.
@@ -117,7 +117,7 @@ async fn hear(api: Rc<Api>, mut receiver: Receiver) -> io::Result<()> {
                 *api.accounts.borrow_mut() = accounts;
                 let api = api.clone();
                 task(async move {
-                    if let Ok(uid) = api.account(None).await {
+                    if let Ok(uid) = api.account(None) {
                         api.workers.prepare(&api, uid).await;
                     }
                 });

@@ -27,6 +27,7 @@ mod parameters;
 mod processes;
 mod pty;
 mod reaper;
+mod spare;
 mod start;
 mod streams;
 mod sysctl;
@@ -57,7 +58,7 @@ pub(crate) const API_PORT: u16 = 49983;
 /// Where the relay listens: named paths, forward proxy.
 pub(crate) const RELAY_PORTS: [u16; 2] = [8788, 8789];
 /// The ordinary account: workloads run as it unless they ask for another.
-const USER: u32 = 1000;
+pub(crate) const USER: u32 = 1000;
 /// Messages that wait for the API while it is being restarted.
 const API_QUEUE: usize = 1024;
 
@@ -90,6 +91,8 @@ struct Init {
     processes: Processes,
     /// Volumes that are held still.
     still: volumes::Still,
+    /// Who becomes the next program.
+    spare: spare::Place,
     settings: RefCell<Settings>,
     to_api: mpsc::Sender<Parcel>,
     /// Places for starts under way: what they hold is as large as the API likes.
@@ -164,6 +167,7 @@ fn set_up(place: Place) -> io::Result<(Init, Listeners, mpsc::Receiver<Parcel>)>
         reaper: Reaper::default(),
         processes: Processes::default(),
         still: volumes::Still::default(),
+        spare: spare::Place::default(),
         settings: RefCell::new(settings),
         to_api,
         starts: Arc::new(Semaphore::new(MAX_STARTS)),
@@ -179,6 +183,7 @@ async fn serve(
     let init = Rc::new(init);
     let Listeners { api, relay } = listeners;
     let reaping = init.reaper.listen()?;
+    step("make a spare process", init.spare.fill(&init))?;
     let reaper = init.clone();
     let reap = async move { reaper.reap(reaping).await };
     let api = daemons::keep_api(init.clone(), api, messages);

@@ -7,14 +7,8 @@ use std::{
     time::SystemTime,
 };
 
-use domain::{
-    id::{SandboxId, SnapshotId},
-    size::Resources,
-    snapshot::SnapshotKey,
-    time::Timestamp,
-};
+use domain::{id::SandboxId, size::Resources, time::Timestamp};
 use sandbox::{
-    backend::Sealed,
     host::Sources,
     spec::{SandboxSpec, Source},
 };
@@ -22,13 +16,6 @@ use sandbox::{
 /// A different sandbox id with each call.
 pub fn sandbox_id() -> SandboxId {
     SandboxId::from_random(distinct_bytes())
-}
-
-/// A different snapshot with each call, under a key of its own.
-pub fn sealed() -> Sealed {
-    let mut key = [0x4b; 32];
-    key[..16].copy_from_slice(&distinct_bytes());
-    Sealed { id: SnapshotId::from_random(distinct_bytes()), key: SnapshotKey::from_random(key) }
 }
 
 /// 16 bytes that no other call in this process returns.
@@ -85,6 +72,5 @@ pub fn spec() -> SandboxSpec {
         image: image(),
         resources: Resources::of(domain::size::SizeClass::Small),
         source: Source::Template,
-        disks: Vec::new(),
     }
 }

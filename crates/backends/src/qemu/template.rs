@@ -82,6 +82,9 @@ const WARMING: &[&[&str]] = &[
     &["/bin/ls", "/"],
     &["/bin/cat", "/etc/hostname"],
     &["/usr/bin/env"],
+    &["/usr/bin/true"],
+    &["/usr/bin/grep", "-q", "x", "/etc/hostname"],
+    &["/usr/bin/git", "--version"],
 ];
 
 /// The key of the template for `spec`.

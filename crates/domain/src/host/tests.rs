@@ -1,5 +1,3 @@
-//! Every spelling of a host, and what has none.
-
 use proptest::prelude::*;
 
 use super::*;

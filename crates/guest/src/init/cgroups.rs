@@ -51,8 +51,6 @@ struct Groups {
     files: OwnedFd,
     /// Groups whose process has ended and that were not empty then.
     lingering: RefCell<VecDeque<PathBuf>>,
-    /// One made beforehand: making a group is a large part of a start.
-    spare: RefCell<Option<(PathBuf, OwnedFd)>>,
     /// Numbers the groups.
     last: Cell<u64>,
 }
@@ -87,10 +85,8 @@ impl Cgroups {
         write(&root.join("workload/run/pids.max"), &limits.processes.to_string())?;
         let daemons = open(&root.join("coldframe"))?;
         let files = open(&root.join("workload/files"))?;
-        let (lingering, spare, last) = Default::default();
-        let cgroups = Self { groups: Some(Groups { daemons, files, lingering, spare, last }) };
-        cgroups.keep_spare()?;
-        Ok(cgroups)
+        let (lingering, last) = Default::default();
+        Ok(Self { groups: Some(Groups { daemons, files, lingering, last }) })
     }
 
     /// Where API and relay live.
@@ -103,24 +99,10 @@ impl Cgroups {
         self.groups.as_ref().map(|groups| groups.files.as_fd())
     }
 
-    /// Takes the spare group, or makes one.
-    pub(super) fn take(&self) -> io::Result<Group> {
-        let Some(groups) = &self.groups else {
-            return Ok(Group { leader: None, place: None });
-        };
-        let spare = groups.spare.borrow_mut().take();
-        let place = spare.map_or_else(|| groups.make(), Ok)?;
-        Ok(Group { leader: None, place: Some(place) })
-    }
-
-    /// Makes the next spare group, if there is none. For when nobody waits.
-    pub(super) fn keep_spare(&self) -> io::Result<()> {
-        let Some(groups) = &self.groups else { return Ok(()) };
-        if groups.spare.borrow().is_none() {
-            let made = groups.make()?;
-            *groups.spare.borrow_mut() = Some(made);
-        }
-        Ok(())
+    /// Makes the group of the next process.
+    pub(super) fn make(&self) -> io::Result<Group> {
+        let place = self.groups.as_ref().map(Groups::make).transpose()?;
+        Ok(Group { leader: None, place })
     }
 
     /// Removes a group; if something in it still runs, later.

@@ -3,11 +3,12 @@
 use std::{io, rc::Rc, time::Duration};
 
 use guest_protocol::{
+    connect::Code,
     control::{self, Request, Response},
     mux::Stream,
 };
 
-use super::{Init, USER, identity, network, start, volumes};
+use super::{Init, USER, identity, start, volumes};
 use crate::messages::{Command, Start, Wiring};
 
 /// How long one command may take.
@@ -25,7 +26,6 @@ pub(super) async fn serve(init: Rc<Init>, mut stream: Stream) -> io::Result<()> 
             }
             Request::Become(newcomer) => answer(identity::become_other(&init, *newcomer).await),
             Request::Volume(request) => volumes::serve(&init, request).await,
-            Request::Network(network) => answer(network::change(&init, *network).await),
         };
         control::write(&mut stream, &response).await?;
     }
@@ -52,8 +52,14 @@ async fn warm(init: &Rc<Init>, commands: Vec<Vec<String>>) -> io::Result<()> {
             deadline_ms: u64::try_from(WARM.as_millis()).ok(),
         };
         let name = start.command.cmd.clone();
-        let outcome = start::run_silently(init, start).await;
-        outcome.map_err(|error| io::Error::other(format!("cannot warm up {name}: {error}")))?;
+        match start::run_silently(init, start).await {
+            Ok(()) => {}
+            // An image need not have every program that most have.
+            Err(error) if error.code == Code::NotFound => {}
+            Err(error) => {
+                return Err(io::Error::other(format!("cannot warm up {name}: {error}")));
+            }
+        }
     }
     Ok(())
 }

@@ -41,12 +41,19 @@ pub(super) struct Program<'a> {
     pub(super) terminal: bool,
 }
 
-/// Becomes the program. Returns only when that fails, with the reason.
+/// Becomes the program, in a process that is [`separate`] already. Returns only
+/// when that fails, with the reason.
 pub(super) fn exec(program: &Program<'_>) -> Error {
     match prepare(program) {
         Ok(ready) => run(&ready, &program.command.cmd),
         Err(error) => error,
     }
+}
+
+/// Says why a program could not be started, to whoever waits for that.
+pub(super) fn tell(pipe: BorrowedFd<'_>, reason: &Error) {
+    let reason = postcard::to_allocvec(reason).unwrap_or_default();
+    rustix::io::write(pipe, &reason).ok();
 }
 
 /// All that execve needs.
@@ -58,7 +65,7 @@ struct Ready {
 
 fn prepare(program: &Program<'_>) -> Result<Ready, Error> {
     let command = program.command;
-    detach(program).map_err(|error| internal("separate the process", &error))?;
+    wire(program).map_err(|error| internal("connect the streams", &error))?;
     let known = program.known.and_then(|known| known.recall(program.uid));
     let (account, groups) = known.map_or_else(|| look_up(program.uid), Ok)?;
     drop_rights(&account, &groups).map_err(|error| internal("drop the rights", &error))?;
@@ -87,9 +94,22 @@ fn look_up(uid: u32) -> Result<(Account, Vec<u32>), Error> {
     Ok((account, groups))
 }
 
-/// A session of its own, its streams, and what every child of init must shed.
-fn detach(program: &Program<'_>) -> io::Result<()> {
+/// A session of its own, and without what every child of init must shed. The
+/// part of a start that does not depend on the program.
+pub(super) fn separate() -> io::Result<()> {
     rustix::process::setsid()?;
+    std::fs::write("/proc/self/oom_score_adj", "0")?;
+    // Debian's default; a program that wants more may raise it to the maximum.
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: Some(1024), maximum })?;
+    setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    default_signals();
+    Ok(())
+}
+
+/// Gives it its streams.
+fn wire(program: &Program<'_>) -> io::Result<()> {
     if program.terminal {
         rustix::process::ioctl_tiocsctty(program.streams[0])?;
     }
@@ -100,13 +120,6 @@ fn detach(program: &Program<'_>) -> io::Result<()> {
             return Err(io::Error::last_os_error());
         }
     }
-    std::fs::write("/proc/self/oom_score_adj", "0")?;
-    // Debian's default; a program that wants more may raise it to the maximum.
-    let maximum = getrlimit(Resource::Nofile).maximum;
-    setrlimit(Resource::Nofile, Rlimit { current: Some(1024), maximum })?;
-    setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
-    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-    default_signals();
     Ok(())
 }
 
@@ -243,7 +256,7 @@ fn text(word: &str) -> Result<CString, Error> {
         .map_err(|_| Error::new(Code::InvalidArgument, "an argument or variable holds a zero byte"))
 }
 
-fn internal(what: &str, error: &io::Error) -> Error {
+pub(super) fn internal(what: &str, error: &io::Error) -> Error {
     Error::new(Code::Internal, format!("cannot {what}: {error}"))
 }
 

@@ -19,11 +19,10 @@ use tokio::{
 };
 
 use super::{
-    Init,
-    cgroups::Group,
-    child,
-    exec::{self, Program},
+    Init, child,
+    exec::{self, Program, internal},
     pty,
+    spare::{Forked, Order},
 };
 use crate::messages::{End, Process, Start, ToApi, Wiring};
 
@@ -51,13 +50,12 @@ pub(super) async fn answer(init: Rc<Init>, request: u64, start: Start) {
 pub(super) async fn run_silently(init: &Rc<Init>, start: Start) -> Result<(), Error> {
     let ends = Ends { theirs: [None, None, None], ours: Vec::new() };
     let _place = init.processes.reserve().ok_or_else(full)?;
-    let group = init.cgroups.take().map_err(|error| internal("make a group", &error))?;
-    let (_, group, ended) = launch(init, &start, group, ends).await?;
+    let Forked { group, ended, .. } = launch(init, &start, ends).await?;
     let outcome = timeout(Duration::from_millis(start.deadline_ms.unwrap_or(60_000)), ended).await;
     group.signal(libc::SIGKILL).ok();
     init.cgroups.retire(group);
-    // A template is captured with one ready.
-    init.cgroups.keep_spare().ok();
+    // A template is captured with the next one ready.
+    init.spare.fill(init).ok();
     match outcome {
         Ok(_) => Ok(()),
         Err(_) => Err(Error::new(Code::DeadlineExceeded, "a command did not end in time")),
@@ -78,12 +76,11 @@ async fn begin(init: &Rc<Init>, start: Start) -> Result<(Process, Vec<OwnedFd>),
         return Err(Error::new(Code::PermissionDenied, text));
     }
     let place = init.processes.reserve().ok_or_else(full)?;
-    let group = init.cgroups.take().map_err(|error| internal("make a group", &error))?;
     let ends = connect(&start).map_err(|error| internal("make streams", &error))?;
     let ours = ends.ours.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>();
     let ours = ours.map_err(|error| internal("copy streams", &error))?;
     let Start { command, tag, wiring, deadline_ms, .. } = start.clone();
-    let (pid, group, ended) = launch(init, &start, group, ends).await?;
+    let Forked { pid, group, ended } = launch(init, &start, ends).await?;
     let process = Process {
         id: place.id,
         pid: pid.unsigned_abs(),
@@ -119,35 +116,21 @@ fn connect(start: &Start) -> io::Result<Ends> {
     Ok(ends)
 }
 
-type Launched = (i32, Group, oneshot::Receiver<WaitStatus>);
-
-/// Forks and waits until the child has become the program, or says why not.
-async fn launch(
-    init: &Init,
-    start: &Start,
-    mut group: Group,
-    ends: Ends,
-) -> Result<Launched, Error> {
-    let outcome = fork(init, start, &group, &ends);
+/// Lets a child become the program and waits until it has, or says why not.
+async fn launch(init: &Init, start: &Start, ends: Ends) -> Result<Forked, Error> {
+    let outcome = begin_child(init, start, &ends);
     // Ours are held by the caller; theirs must not stay open here, or no end
     // of file would ever come.
     drop(ends);
-    let (pid, ended, reasons) = match outcome {
-        Ok(forked) => forked,
-        Err(error) => {
-            init.cgroups.retire(group);
-            return Err(match error.raw_os_error() {
-                Some(libc::EAGAIN | libc::ENOMEM) => Error::new(
-                    Code::ResourceExhausted,
-                    "the sandbox has no room for another process",
-                ),
-                _ => internal("start a process", &error),
-            });
+    let (mut child, reasons) = outcome.map_err(|error| match error.raw_os_error() {
+        Some(libc::EAGAIN | libc::ENOMEM) => {
+            Error::new(Code::ResourceExhausted, "the sandbox has no room for another process")
         }
-    };
-    group.led_by(pid);
+        _ => internal("start a process", &error),
+    })?;
+    child.group.led_by(child.pid);
     let reason = match timeout(LIMIT, read_reason(reasons)).await {
-        Ok(Ok(reason)) if reason.is_empty() => return Ok((pid, group, ended)),
+        Ok(Ok(reason)) if reason.is_empty() => return Ok(child),
         Ok(Ok(reason)) => postcard::from_bytes(&reason)
             .unwrap_or_else(|_| Error::new(Code::Internal, "a process could not be started")),
         Ok(Err(error)) => internal("start a process", &error),
@@ -156,6 +139,7 @@ async fn launch(
             format!("the program did not start within {} s", LIMIT.as_secs()),
         ),
     };
+    let Forked { group, pid, ended } = child;
     group.signal(libc::SIGKILL).ok();
     init.reaper.kill(pid);
     // It has said why or was killed; only a stuck file system keeps it.
@@ -164,26 +148,46 @@ async fn launch(
     Err(reason)
 }
 
-type Forked = (i32, oneshot::Receiver<WaitStatus>, OwnedFd);
-
-fn fork(init: &Init, start: &Start, group: &Group, ends: &Ends) -> io::Result<Forked> {
+/// Takes the child that stands ready, or forks one. The descriptor says why it
+/// could not become the program.
+fn begin_child(init: &Init, start: &Start, ends: &Ends) -> io::Result<(Forked, OwnedFd)> {
     let (reasons, tell) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-    let settings = init.settings.borrow();
-    let program = Program {
+    let streams = ends.theirs.each_ref().map(|end| end.as_ref().unwrap_or(&init.null).as_fd());
+    let terminal = matches!(start.wiring, Wiring::Terminal { .. });
+    let order = Order {
         uid: start.uid,
-        known: init.known.as_ref(),
-        command: &start.command,
-        environment: &settings.environment,
-        streams: ends.theirs.each_ref().map(|end| end.as_ref().unwrap_or(&init.null).as_fd()),
-        terminal: matches!(start.wiring, Wiring::Terminal { .. }),
+        command: start.command.clone(),
+        environment: init.settings.borrow().environment.clone(),
+        terminal,
     };
-    let pid = child::fork(group.directory(), || {
-        let reason = exec::exec(&program);
-        let reason = postcard::to_allocvec(&reason).unwrap_or_default();
-        rustix::io::write(&tell, &reason).ok();
+    let [input, output, error] = streams;
+    if let Some(child) = init.spare.take(init, &order, [input, output, error, tell.as_fd()]) {
+        return Ok((child, reasons));
+    }
+    let program = Program {
+        uid: order.uid,
+        known: init.known.as_ref(),
+        command: &order.command,
+        environment: &order.environment,
+        streams,
+        terminal,
+    };
+    let group = init.cgroups.make()?;
+    let forked = child::fork(group.directory(), || {
+        let reason = match exec::separate() {
+            Ok(()) => exec::exec(&program),
+            Err(error) => exec::internal("separate the process", &error),
+        };
+        exec::tell(tell.as_fd(), &reason);
         127
-    })?;
-    Ok((pid, init.reaper.expect(pid), reasons))
+    });
+    match forked {
+        Ok(pid) => Ok((Forked { group, pid, ended: init.reaper.expect(pid) }, reasons)),
+        Err(error) => {
+            init.cgroups.retire(group);
+            Err(error)
+        }
+    }
 }
 
 /// Reads until the child has closed its end, which becoming a program does.
@@ -221,19 +225,16 @@ async fn attend(
         (false, Some(code), _) => End::Exited(code),
         (false, None, signal) => End::Signaled(signal.unwrap_or(libc::SIGKILL)),
     };
-    if let Some(group) = init.processes.end(id, end) {
+    let group = init.processes.end(id, end);
+    init.tell_api(ToApi::Ended { id, end }, Vec::new()).await;
+    if let Some(group) = group {
         init.cgroups.retire(group);
     }
-    init.tell_api(ToApi::Ended { id, end }, Vec::new()).await;
     // The next start finds one ready; a machine without room makes it then.
     sleep(LULL).await;
-    init.cgroups.keep_spare().ok();
+    init.spare.fill(&init).ok();
 }
 
 fn full() -> Error {
     Error::new(Code::ResourceExhausted, "too many processes were started through the API")
-}
-
-fn internal(what: &str, error: &io::Error) -> Error {
-    Error::new(Code::Internal, format!("cannot {what}: {error}"))
 }

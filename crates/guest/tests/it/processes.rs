@@ -317,9 +317,7 @@ async fn init_answers_and_warms_up() {
     assert_eq!(host.control(Request::Ping { nonce: 5 }).await, Response::Pong { nonce: 5 });
     let commands = vec![vec!["/bin/true".into()], vec!["sh".into(), "-c".into(), "exit 1".into()]];
     assert_eq!(host.control(Request::Warm { commands }).await, Response::Done);
+    // Not every image has every program.
     let commands = vec![vec!["/no/such/program".into()]];
-    let Response::Failed { message } = host.control(Request::Warm { commands }).await else {
-        panic!("a program that does not exist cannot be run");
-    };
-    assert!(message.contains("/no/such/program"), "{message}");
+    assert_eq!(host.control(Request::Warm { commands }).await, Response::Done);
 }

@@ -6,5 +6,4 @@
 mod hostile;
 mod ledger;
 mod lifetime;
-mod pause;
 mod recovery;
