@@ -174,7 +174,11 @@ fn fresh(path: &str, text: &str) -> io::Result<File> {
 /// Gives a held file another content.
 fn rewrite(file: &File, text: &str) -> io::Result<()> {
     file.write_all_at(text.as_bytes(), 0)?;
-    file.set_len(text.len() as u64)
+    // Cutting a file that is not longer does nothing, and not at once.
+    if file.metadata()?.len() > text.len() as u64 {
+        file.set_len(text.len() as u64)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
