@@ -5,7 +5,8 @@
 //!                           │ mapped privately, state loaded
 //!            ┌──────────────┼──────────────┐
 //!         machine        machine        machine     one per sandbox: own user,
-//!                                                   namespaces, cgroup, jail
+//!            │                                      namespaces, cgroup, jail
+//!            └──capture──► snapshot ──load──► sealed memory ──► machines
 //! ```
 //!
 //! [`QemuBackend`] keeps one folder for each sandbox and can do everything from
@@ -29,15 +30,20 @@ use std::{
 };
 
 use async_trait::async_trait;
-use domain::{id::SandboxId, image::digest::Digest, isolation::IsolationClass};
+use domain::{
+    id::{SandboxId, SnapshotId},
+    image::digest::Digest,
+    isolation::IsolationClass,
+};
 use sandbox::{
-    backend::{Backend, BackendError, Pipe},
-    spec::SandboxSpec,
+    backend::{Backend, BackendError, Captured, Pipe, Sealed, Then},
+    spec::{SandboxSpec, Source},
 };
 use tokio::sync::OwnedMutexGuard;
 use tracing::info;
 
 mod build;
+mod capture;
 mod cgroup;
 mod clock;
 mod clone;
@@ -50,10 +56,13 @@ mod launch;
 mod link;
 mod machine;
 mod memfd;
+mod memory;
+mod original;
 mod pidfd;
 pub mod probe;
 mod qmp;
 mod record;
+mod snapshot;
 mod stub;
 mod template;
 mod uids;
@@ -62,9 +71,11 @@ pub use command::Accelerator;
 pub use jail::order::Lifetime;
 
 use host::Host;
-use machine::Machine;
+use machine::{Found, Machine};
+use original::Original;
 use probe::{Places, Probe, Verdict};
 use record::Folder;
+use snapshot::Snapshots;
 use template::{Template, Templates, blocking, boot::Boot};
 use uids::Uids;
 
@@ -83,6 +94,11 @@ pub struct QemuConfig {
     /// Folder for running machines. It belongs to one process at a time: what it
     /// holds, that process lists and may remove.
     pub run_dir: PathBuf,
+    /// Folder for snapshots. It belongs to one process at a time, as `run_dir`.
+    pub snapshot_dir: PathBuf,
+    /// The most memory that loaded snapshots may take, in bytes. None for a
+    /// quarter of the host's.
+    pub snapshot_memory: Option<u64>,
     /// The program that runs [`jail::main`] when its argument is `jail`.
     pub jailer: PathBuf,
     /// The guest's init, which every machine boots into.
@@ -115,6 +131,7 @@ pub enum OpenError {
 pub struct QemuBackend {
     host: Arc<Host>,
     templates: Templates,
+    snapshots: Arc<Snapshots>,
     run: PathBuf,
     lifetime: Lifetime,
     slots: Mutex<HashMap<SandboxId, Slot>>,
@@ -182,12 +199,14 @@ impl QemuBackend {
             uids,
             accelerator: findings.accelerator,
             tsc_khz: findings.tsc_khz,
+            processor: host::processor(findings.accelerator)?,
             guest_digest: Digest::of(&config.guestd),
             guest: config.guestd,
         };
         Ok(Self {
             host: Arc::new(host),
             templates: Templates::open(state.join("templates"))?,
+            snapshots: Arc::new(Snapshots::open(config.snapshot_dir, config.snapshot_memory)?),
             run: config.run_dir,
             lifetime: config.lifetime,
             slots: Mutex::default(),
@@ -215,12 +234,22 @@ impl QemuBackend {
         self.templates.get(self.key(spec), spec, &boot).await
     }
 
+    /// What a machine of `spec` continues from, ready in memory.
+    async fn original(&self, spec: &SandboxSpec) -> Result<Original, BackendError> {
+        Ok(match &spec.source {
+            Source::Template => Original::Template(self.template(spec).await?),
+            Source::Snapshot(sealed) => {
+                Original::Snapshot(self.snapshots.get(sealed, spec, &self.host).await?)
+            }
+        })
+    }
+
     fn slot(&self, id: &SandboxId) -> Slot {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         slots.entry(id.clone()).or_default().clone()
     }
 
-    fn forget(&self, id: &SandboxId) {
+    fn drop_slot(&self, id: &SandboxId) {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         slots.remove(id);
     }
@@ -250,9 +279,12 @@ impl QemuBackend {
             return Ok(machine);
         }
         let record = site.folder.read();
-        let handle = record.process.filter(|_| record.complete).and_then(|one| one.open());
-        let handle = handle.ok_or(BackendError::NotFound)?;
-        let machine = Machine::watch(site.folder, site.group, handle, None, None)
+        let process = record.process.filter(|_| record.complete).ok_or(BackendError::NotFound)?;
+        let handle = process.open().ok_or(BackendError::NotFound)?;
+        let basis = record.snapshot.and_then(|_| self.snapshots.count(&process));
+        let Site { folder, group, .. } = site;
+        let found = Found { folder, group, process: handle, fresh: None, basis };
+        let machine = Machine::watch(found)
             .map_err(|source| BackendError::failed("watching the machine", source))?;
         let machine = Arc::new(machine);
         let mut place = slot.machine.lock().unwrap_or_else(PoisonError::into_inner);
@@ -324,14 +356,14 @@ impl Backend for QemuBackend {
 
     async fn prepare(&self, spec: &SandboxSpec) -> Result<(), BackendError> {
         host::room(&spec.resources)?;
-        self.template(spec).await.map(drop)
+        self.original(spec).await.map(drop)
     }
 
     async fn create(&self, id: &SandboxId, spec: &SandboxSpec) -> Result<(), BackendError> {
         let begun = Instant::now();
         host::room(&spec.resources)?;
-        let template = self.template(spec).await?;
-        let template_us = micros(begun);
+        let original = self.original(spec).await?;
+        let original_us = micros(begun);
 
         let slot = self.slot(id);
         let gate = Arc::new(Arc::clone(&slot.gate).lock_owned().await);
@@ -343,14 +375,14 @@ impl Backend for QemuBackend {
             }
             remove(site.clone(), Arc::clone(&gate)).await?;
         }
-        let order = clone::Order { template, spec: spec.clone(), lifetime: self.lifetime };
+        let order = clone::Order { original, spec: spec.clone(), lifetime: self.lifetime };
         match clone::start(site.clone(), order, Arc::clone(&gate)).await {
             Ok((machine, steps)) => {
                 let mut place = slot.machine.lock().unwrap_or_else(PoisonError::into_inner);
                 *place = Some(Arc::new(machine));
                 info!(
                     sandbox.id = %id,
-                    template_us,
+                    original_us,
                     spawn_us = steps.spawn_us,
                     qmp_us = steps.qmp_us,
                     load_us = steps.load_us,
@@ -361,7 +393,7 @@ impl Backend for QemuBackend {
             }
             Err(error) => {
                 remove(site, gate).await?;
-                self.forget(id);
+                self.drop_slot(id);
                 Err(error)
             }
         }
@@ -387,7 +419,7 @@ impl Backend for QemuBackend {
         let gate = Arc::new(Arc::clone(&slot.gate).lock_owned().await);
         remove(self.site(id), gate).await?;
         slot.machine.lock().unwrap_or_else(PoisonError::into_inner).take();
-        self.forget(id);
+        self.drop_slot(id);
         Ok(())
     }
 
@@ -399,6 +431,50 @@ impl Backend for QemuBackend {
 
     async fn console(&self, id: &SandboxId) -> Result<Vec<u8>, BackendError> {
         Ok(self.machine(id).await?.console().await)
+    }
+
+    async fn capture(
+        &self,
+        id: &SandboxId,
+        to: &Sealed,
+        then: Then,
+    ) -> Result<Captured, BackendError> {
+        if self.lifetime == Lifetime::EndsWithCaller {
+            return Err(BackendError::Unsupported(
+                "a machine that ends with its maker cannot be captured; use a server",
+            ));
+        }
+        let machine = self.machine(id).await?;
+        let gate = self.slot(id).gate.lock_owned().await;
+        let order = capture::Order::new(machine, self.site(id).folder.read(), to, then)?;
+        let snapshots = Arc::clone(&self.snapshots);
+        // Not left half-way when nobody waits any more: the machine stands still.
+        let capturing = tokio::spawn(async move {
+            let _gate = gate;
+            order.run(&snapshots).await
+        });
+        capturing.await.map_err(|source| BackendError::failed("capturing the machine", source))?
+    }
+
+    async fn proceed(&self, id: &SandboxId) -> Result<(), BackendError> {
+        let machine = self.machine(id).await?;
+        let _gate = self.slot(id).gate.lock_owned().await;
+        let proceeded = machine.proceed().await;
+        proceeded.map_err(|source| BackendError::failed("letting the machine go on", source))
+    }
+
+    async fn loadable(&self, snapshot: &SnapshotId) -> Result<(), BackendError> {
+        self.snapshots.loadable(snapshot, &self.host).await
+    }
+
+    async fn forget(&self, snapshot: &SnapshotId) -> Result<(), BackendError> {
+        let forgotten = self.snapshots.forget(snapshot).await;
+        forgotten.map_err(|source| BackendError::failed("removing the snapshot", source))
+    }
+
+    async fn snapshots(&self) -> Result<Vec<SnapshotId>, BackendError> {
+        let listing = self.snapshots.list().await;
+        listing.map_err(|source| BackendError::failed("listing snapshots", source))
     }
 }
 

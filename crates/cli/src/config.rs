@@ -44,6 +44,7 @@ pub(crate) struct Config {
     pub(crate) max_cpus: u8,
     pub(crate) max_memory_mb: u32,
     pub(crate) max_sandboxes: u32,
+    snapshot_memory_mb: Option<u64>,
     pub(crate) url: String,
     pub(crate) log: String,
     pub(crate) log_format: LogFormat,
@@ -68,7 +69,7 @@ struct Setting {
 }
 
 /// Each setting once, in the order of the reference page.
-const SETTINGS: [Setting; 15] = [
+const SETTINGS: [Setting; 16] = [
     Setting {
         key: "state_dir",
         default: "/var/lib/coldframe",
@@ -151,6 +152,12 @@ const SETTINGS: [Setting; 15] = [
         default: "20",
         help: "The most sandboxes that may exist at once.",
         set: |config, text| number(text).map(|value| config.max_sandboxes = value),
+    },
+    Setting {
+        key: "snapshot_memory_mb",
+        default: "<a quarter of the host's memory>",
+        help: "The most memory that loaded snapshots may take, in MiB. A snapshot is loaded once for all sandboxes that start from it, and stays loaded while one of them lives.",
+        set: |config, text| number(text).map(|value| config.snapshot_memory_mb = Some(value)),
     },
     Setting {
         key: "url",
@@ -273,6 +280,7 @@ impl Config {
             max_cpus: 4,
             max_memory_mb: 8192,
             max_sandboxes: 20,
+            snapshot_memory_mb: None,
             url: "http://127.0.0.1:7070".to_owned(),
             log: "info".to_owned(),
             log_format: LogFormat::Text,
@@ -287,6 +295,16 @@ impl Config {
     /// The folder of what machines are made from.
     pub(crate) fn cache_dir(&self) -> PathBuf {
         self.cache_dir.clone().unwrap_or_else(|| self.state_dir.join("cache"))
+    }
+
+    /// The folder of the server's snapshots.
+    pub(crate) fn snapshots(&self) -> PathBuf {
+        self.state_dir.join("snapshots")
+    }
+
+    /// The most bytes that loaded snapshots may take, if that was said.
+    pub(crate) fn snapshot_memory(&self) -> Option<u64> {
+        self.snapshot_memory_mb.map(|mib| mib.saturating_mul(1024 * 1024))
     }
 
     /// Where the database is. It may hold a password: show it nowhere.

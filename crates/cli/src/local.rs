@@ -70,6 +70,8 @@ pub(crate) fn machines(config: &Config, run: &Path, lifetime: Lifetime) -> Outco
         qemu: config.qemu.clone(),
         state_dir: config.cache_dir(),
         run_dir: run.to_owned(),
+        snapshot_dir: config.snapshots(),
+        snapshot_memory: config.snapshot_memory(),
         // A link that the kernel keeps right, also when the file is replaced.
         jailer: "/proc/self/exe".into(),
         guestd: guest_program::bytes()?.into(),

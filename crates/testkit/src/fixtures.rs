@@ -7,8 +7,14 @@ use std::{
     time::SystemTime,
 };
 
-use domain::{id::SandboxId, size::Resources, time::Timestamp};
+use domain::{
+    id::{SandboxId, SnapshotId},
+    size::Resources,
+    snapshot::SnapshotKey,
+    time::Timestamp,
+};
 use sandbox::{
+    backend::Sealed,
     host::Sources,
     spec::{SandboxSpec, Source},
 };
@@ -16,6 +22,13 @@ use sandbox::{
 /// A different sandbox id with each call.
 pub fn sandbox_id() -> SandboxId {
     SandboxId::from_random(distinct_bytes())
+}
+
+/// A snapshot that does not exist yet, with a key of its own.
+pub fn sealed() -> Sealed {
+    let bytes = distinct_bytes();
+    let key = SnapshotKey::from_random([bytes, bytes].concat().try_into().unwrap_or([7; 32]));
+    Sealed { id: SnapshotId::from_random(bytes), key }
 }
 
 /// 16 bytes that no other call in this process returns.

@@ -1,4 +1,4 @@
-//! Makes a sandbox's machine: a clone of its template.
+//! Makes a sandbox's machine: a clone of its template, or a copy of a snapshot.
 //!
 //! Intent is written down first, then each thing before the next is made. QEMU
 //! is told everything at once, while it still starts; it runs the machine by
@@ -18,19 +18,17 @@ use tokio::{net::UnixStream, sync::OwnedMutexGuard, time::timeout};
 
 use super::{
     Site,
-    command::{Machine as Line, Purpose, number},
+    command::{Machine as Line, number},
     console,
     host::{Start, Started},
     jail::order::Lifetime,
     launch::LaunchError,
-    machine::Machine,
+    machine::{Found, Machine},
     memfd, micros,
+    original::Original,
     qmp::Qmp,
     record::Record,
-    template::{
-        Template,
-        boot::{capabilities, migrated},
-    },
+    template::boot::{capabilities, migrated},
 };
 
 /// How long QEMU may take to start and load the state. A busy host is slow.
@@ -39,7 +37,7 @@ const LOADING: Duration = Duration::from_secs(60);
 /// What to clone.
 #[derive(Debug)]
 pub(super) struct Order {
-    pub(super) template: Arc<Template>,
+    pub(super) original: Original,
     pub(super) spec: SandboxSpec,
     pub(super) lifetime: Lifetime,
 }
@@ -62,6 +60,7 @@ pub(super) async fn start(
     gate: Arc<OwnedMutexGuard<()>>,
 ) -> Result<(Machine, Steps), BackendError> {
     let starting = Instant::now();
+    let basis = order.original.snapshot().map(|(_, memory)| memory);
     let work = {
         let site = site.clone();
         tokio::task::spawn_blocking(move || {
@@ -83,7 +82,13 @@ pub(super) async fn start(
     let (qmp, link, qmp_us, load_us) = loaded.map_err(|cause| failed(explain(&site, cause)))?;
     let complete = Record { process: Some(started.process), complete: true, ..site.folder.read() };
     site.folder.write(&complete).map_err(|error| failed(error.into()))?;
-    let machine = Machine::watch(site.folder, site.group, started.handle, Some(qmp), Some(link));
+    let machine = Machine::watch(Found {
+        folder: site.folder,
+        group: site.group,
+        process: started.handle,
+        fresh: Some((qmp, link)),
+        basis,
+    });
     let machine = machine.map_err(|error| failed(error.into()))?;
     Ok((machine, Steps { spawn_us, qmp_us, load_us }))
 }
@@ -93,26 +98,31 @@ type Cause = Box<dyn std::error::Error + Send + Sync>;
 fn spawn(site: &Site, order: &Order) -> Result<Started, LaunchError> {
     site.folder.create()?;
     let claim = site.host.uids.claim()?;
-    let mut record = Record { uid: Some(claim.uid), ..Record::default() };
+    let mut record = Record {
+        uid: Some(claim.uid),
+        bound: Some(order.original.bound(&order.spec, &site.host)),
+        snapshot: order.original.snapshot().map(|(id, _)| id),
+        ..Record::default()
+    };
     site.folder.write(&record)?;
-    let template = &order.template;
+    let original = &order.original;
     let rootfs = File::open(&order.spec.image.rootfs)?;
-    let state = memfd::reopen(template.state.as_fd())?;
+    let state = memfd::reopen(original.state())?;
     let started = site.host.start(Start {
         folder: &site.folder,
         group: &site.group,
         machine: Line {
             accelerator: site.host.accelerator,
             resources: order.spec.resources,
-            purpose: Purpose::Clone,
+            purpose: original.purpose(),
         },
         claim,
         lifetime: order.lifetime,
         max_file_bytes: 0,
         descriptors: vec![
             (rootfs.as_fd(), number::ROOTFS),
-            (template.kernel.as_fd(), number::KERNEL),
-            (template.memory.as_fd(), number::MEMORY),
+            (original.kernel(), number::KERNEL),
+            (original.memory(), number::MEMORY),
             (state.as_fd(), number::STATE),
         ],
     })?;

@@ -28,7 +28,7 @@ pub(super) mod number {
     pub(in crate::qemu) const MEMORY: i32 = 14;
     /// Initial file system, for a boot only.
     pub(in crate::qemu) const INITRD: i32 = 15;
-    /// Device state, for a clone only.
+    /// Device state, for a machine that continues.
     pub(in crate::qemu) const STATE: i32 = 15;
     /// Lock on the machine's user. QEMU knows nothing of it.
     pub(in crate::qemu) const USER: i32 = 20;
@@ -68,6 +68,8 @@ pub(super) enum Purpose {
     },
     /// To continue where a template stopped.
     Clone,
+    /// To continue where a sandbox was captured.
+    Copy,
 }
 
 /// What decides a command line.
@@ -105,7 +107,7 @@ pub(super) fn arguments(machine: &Machine) -> Vec<String> {
     }
     line.option("-smp", resources.cpus);
     line.option("-m", format!("{}M", resources.memory_mib));
-    let share = if purpose == Purpose::Clone { "off" } else { "on" };
+    let share = if matches!(purpose, Purpose::Template { .. }) { "on" } else { "off" };
     line.option(
         "-object",
         format!(
@@ -123,6 +125,12 @@ pub(super) fn arguments(machine: &Machine) -> Vec<String> {
         }
         // The device state carries on from here without the kernel's loader.
         Purpose::Clone => line.option("-incoming", "defer"),
+        Purpose::Copy => {
+            // What QEMU writes of a captured machine says nothing of the command
+            // line. We know it ourselves.
+            line.option("-global", "migration.send-configuration=off");
+            line.option("-incoming", "defer");
+        }
     }
     line.option("-chardev", format!("ringbuf,id={CONSOLE},size={CONSOLE_BYTES}"));
     line.option("-serial", format!("chardev:{CONSOLE}"));
@@ -195,7 +203,7 @@ mod tests {
         [Accelerator::Kvm, Accelerator::Tcg]
             .into_iter()
             .flat_map(|accelerator| {
-                [Purpose::Template { tsc_khz: 2_596_122 }, Purpose::Clone]
+                [Purpose::Template { tsc_khz: 2_596_122 }, Purpose::Clone, Purpose::Copy]
                     .map(|purpose| line(accelerator, purpose))
             })
             .collect()
@@ -210,6 +218,15 @@ mod tests {
     #[test]
     fn a_clone_under_translation() {
         insta::assert_snapshot!(line(Accelerator::Tcg, Purpose::Clone).join("\n"));
+    }
+
+    #[test]
+    fn a_copy_differs_from_a_clone_in_one_option() {
+        let clone = line(Accelerator::Tcg, Purpose::Clone);
+        let mut copy = line(Accelerator::Tcg, Purpose::Copy);
+        let at = copy.iter().position(|part| part == "migration.send-configuration=off").unwrap();
+        copy.drain(at - 1..=at);
+        assert_eq!(copy, clone);
     }
 
     #[test]
@@ -253,5 +270,6 @@ mod tests {
             pairs.iter().map(|pair| pair[1].clone()).collect::<Vec<_>>()
         };
         assert_eq!(devices(Purpose::Clone), devices(Purpose::Template { tsc_khz: 1 }));
+        assert_eq!(devices(Purpose::Clone), devices(Purpose::Copy));
     }
 }

@@ -37,6 +37,8 @@ pub(super) struct Host {
     pub(super) uids: Uids,
     pub(super) accelerator: Accelerator,
     pub(super) tsc_khz: u64,
+    /// What a machine's processor is.
+    pub(super) processor: String,
     pub(super) guest: Arc<[u8]>,
     pub(super) guest_digest: Digest,
 }
@@ -93,6 +95,22 @@ impl Host {
         let process = Process::observe(pid)?;
         let handle = process.open().ok_or_else(|| io::Error::other("it ended at once"))?;
         Ok(Started { process, handle })
+    }
+}
+
+/// What the processor of a machine is: the host's own, or QEMU's.
+pub(super) fn processor(accelerator: Accelerator) -> io::Result<String> {
+    match accelerator {
+        Accelerator::Tcg => Ok("translated".to_owned()),
+        Accelerator::Kvm => {
+            let text = fs::read_to_string("/proc/cpuinfo")?;
+            let field = |name: &str| {
+                let line = text.lines().find(|line| line.starts_with(name));
+                line.and_then(|line| line.split_once(": ")).map_or("", |(_, value)| value)
+            };
+            let flags = Digest::of(field("flags").as_bytes());
+            Ok(format!("{} ({})", field("model name"), &flags.hex()[..8]))
+        }
     }
 }
 

@@ -10,14 +10,14 @@
 
 use std::{
     io,
-    os::fd::OwnedFd,
+    os::fd::{AsFd as _, OwnedFd},
     sync::{Arc, Mutex, PoisonError, Weak},
     time::Duration,
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use rustix::{net::Shutdown, process::Signal};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::{
     io::unix::AsyncFd,
     net::UnixStream,
@@ -29,14 +29,16 @@ use super::{
     cgroup::Group,
     command::{CONSOLE, CONSOLE_BYTES},
     console::{self, Console},
-    link::LinkPipe,
+    link::{LinkPipe, Valve},
     pidfd,
     qmp::{Event, Qmp, QmpError},
     record::Folder,
 };
 
+pub(super) mod still;
+
 /// How long QEMU may take to answer a command. It has nothing else to do.
-const ANSWER: Duration = Duration::from_secs(5);
+const ANSWER: Duration = Duration::from_secs(10);
 /// How long QEMU may take to end when asked.
 const GOODBYE: Duration = Duration::from_secs(5);
 
@@ -45,11 +47,45 @@ const GOODBYE: Duration = Duration::from_secs(5);
 pub(super) struct Machine {
     folder: Folder,
     console: Arc<Mutex<Console>>,
-    requests: mpsc::Sender<oneshot::Sender<()>>,
+    requests: mpsc::Sender<Request>,
     ended: watch::Receiver<Option<String>>,
     link: Mutex<LinkState>,
+    valve: Arc<Valve>,
+    /// Held by whoever keeps the machine still, and while a pipe is opened.
+    turn: tokio::sync::Mutex<()>,
+    /// Counts as used for as long as the machine maps it.
+    _basis: Option<Arc<OwnedFd>>,
     /// Stops watching when the value goes. Never stops the machine.
     _task: AbortOnDropHandle<()>,
+}
+
+/// What a machine's task is asked for.
+#[derive(Debug)]
+enum Request {
+    /// To read the console.
+    Console(oneshot::Sender<()>),
+    /// To tell QEMU something.
+    Command(Command),
+}
+
+#[derive(Debug)]
+struct Command {
+    name: &'static str,
+    arguments: Value,
+    descriptor: Option<OwnedFd>,
+    done: oneshot::Sender<Result<Value, QmpError>>,
+}
+
+/// A machine to watch.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) folder: Folder,
+    pub(super) group: Group,
+    pub(super) process: OwnedFd,
+    /// Connections from when it was made.
+    pub(super) fresh: Option<(Qmp, UnixStream)>,
+    /// The memory of the snapshot that it was started from.
+    pub(super) basis: Option<Arc<OwnedFd>>,
 }
 
 /// What is known about the connection to the guest.
@@ -62,17 +98,11 @@ struct LinkState {
 }
 
 impl Machine {
-    /// Watches the machine behind `process`.
-    ///
-    /// `qmp` and `link` are connections from when it was made. Without them the
-    /// task connects by itself, and [`Self::connect`] does.
-    pub(super) fn watch(
-        folder: Folder,
-        group: Group,
-        process: OwnedFd,
-        qmp: Option<Qmp>,
-        link: Option<UnixStream>,
-    ) -> io::Result<Self> {
+    /// Watches a machine. One that an earlier server made is connected to when
+    /// that is needed.
+    pub(super) fn watch(found: Found) -> io::Result<Self> {
+        let Found { folder, group, process, fresh, basis } = found;
+        let (qmp, link) = fresh.unzip();
         let process = pidfd::watch(process)?;
         let console = Arc::new(Mutex::new(Console::load(&folder.console())));
         let (requests, asked) = mpsc::channel(4);
@@ -89,12 +119,16 @@ impl Machine {
             requests,
             ended,
             link: Mutex::new(LinkState { prepared: link, current: Weak::new() }),
+            valve: Arc::default(),
+            turn: tokio::sync::Mutex::new(()),
+            _basis: basis,
             _task: AbortOnDropHandle::new(task),
         })
     }
 
     /// Opens the pipe to the guest. The last one that was opened ends.
     pub(super) async fn connect(&self) -> io::Result<LinkPipe> {
+        let _turn = self.turn.lock().await;
         let prepared = {
             let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(old) = link.current.upgrade() {
@@ -108,7 +142,7 @@ impl Machine {
             Some(stream) => stream,
             None => UnixStream::connect(self.folder.link()).await?,
         };
-        let pipe = LinkPipe::new(stream)?;
+        let pipe = LinkPipe::new(stream, Arc::clone(&self.valve))?;
         let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
         link.current = pipe.handle();
         Ok(pipe)
@@ -128,10 +162,25 @@ impl Machine {
     pub(super) async fn console(&self) -> Vec<u8> {
         let (done, read) = oneshot::channel();
         // A machine that has ended has nothing new to say.
-        if self.requests.send(done).await.is_ok() {
+        if self.requests.send(Request::Console(done)).await.is_ok() {
             read.await.unwrap_or_default();
         }
         self.console.lock().unwrap_or_else(PoisonError::into_inner).bytes().to_vec()
+    }
+
+    /// Tells QEMU something, with a descriptor beside it, and waits for its
+    /// answer.
+    pub(super) async fn command(
+        &self,
+        name: &'static str,
+        arguments: Value,
+        descriptor: Option<OwnedFd>,
+    ) -> Result<Value, QmpError> {
+        let gone = || QmpError::Broken(io::ErrorKind::NotConnected.into());
+        let (done, answer) = oneshot::channel();
+        let command = Command { name, arguments, descriptor, done };
+        self.requests.send(Request::Command(command)).await.map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
     }
 }
 
@@ -141,7 +190,7 @@ struct Task {
     group: Group,
     process: AsyncFd<OwnedFd>,
     console: Arc<Mutex<Console>>,
-    asked: mpsc::Receiver<oneshot::Sender<()>>,
+    asked: mpsc::Receiver<Request>,
 }
 
 impl Task {
@@ -162,11 +211,7 @@ impl Task {
                     Ok(event) => cause = cause_of(&event),
                     Err(_) => qmp = None,
                 },
-                Some(done) = self.asked.recv() => {
-                    self.read_console(&mut qmp).await;
-                    // Who asked may have stopped waiting.
-                    done.send(()).unwrap_or_default();
-                }
+                Some(request) = self.asked.recv() => self.obey(request, &mut qmp).await,
             }
         }
         if let Some(cause) = cause {
@@ -183,6 +228,23 @@ impl Task {
         // The old server's connection may not be closed on the other side yet.
         qmp.answer("qmp_capabilities", ANSWER).await.ok()?;
         Some(qmp)
+    }
+
+    /// Whoever asked may have stopped waiting; that harms nobody.
+    async fn obey(&self, request: Request, qmp: &mut Option<Qmp>) {
+        match request {
+            Request::Console(done) => {
+                self.read_console(qmp).await;
+                done.send(()).unwrap_or_default();
+            }
+            Request::Command(Command { name, arguments, descriptor, done }) => {
+                let answer = match qmp {
+                    Some(qmp) => tell(qmp, name, arguments, descriptor).await,
+                    None => Err(QmpError::Broken(io::ErrorKind::NotConnected.into())),
+                };
+                drop(done.send(answer));
+            }
+        }
     }
 
     /// Empties QEMU's ring into ours.
@@ -241,6 +303,19 @@ impl Task {
             None => cause,
         }
     }
+}
+
+async fn tell(
+    qmp: &mut Qmp,
+    name: &'static str,
+    arguments: Value,
+    descriptor: Option<OwnedFd>,
+) -> Result<Value, QmpError> {
+    match descriptor {
+        Some(descriptor) => qmp.send_with(name, arguments, descriptor.as_fd()).await?,
+        None => qmp.send(name, arguments).await?,
+    }
+    qmp.answer(name, ANSWER).await
 }
 
 /// The next event; never, without a connection.

@@ -48,6 +48,31 @@ pub(super) fn reopen(descriptor: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
+/// Opens the file again for writing only.
+pub(super) fn reopen_for_writing(descriptor: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
+    Ok(rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// Whether nobody can change the file.
+pub(super) fn is_sealed(descriptor: BorrowedFd<'_>) -> bool {
+    rustix::fs::fcntl_get_seals(descriptor).is_ok_and(|seals| seals.contains(SealFlags::WRITE))
+}
+
+/// Writes all of `bytes` at `offset`.
+pub(super) fn write_at(
+    descriptor: BorrowedFd<'_>,
+    mut bytes: &[u8],
+    mut offset: u64,
+) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let written = rustix::io::pwrite(descriptor, bytes, offset)?;
+        bytes = &bytes[written..];
+        offset += written as u64;
+    }
+    Ok(())
+}
+
 /// The file's size.
 pub(super) fn length(descriptor: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(u64::try_from(rustix::fs::fstat(descriptor)?.st_size).unwrap_or(0))

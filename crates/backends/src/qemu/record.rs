@@ -11,9 +11,11 @@ use std::{
     str::FromStr as _,
 };
 
-use domain::id::SandboxId;
+use domain::id::{SandboxId, SnapshotId};
 use rustix::process::{Pid, PidfdFlags};
 use serde::{Deserialize, Serialize};
+
+use super::snapshot::Bound;
 
 /// The folder of one sandbox.
 #[derive(Clone, Debug)]
@@ -30,6 +32,12 @@ pub(super) struct Record {
     pub(super) process: Option<Process>,
     /// Whether it is up, so that nothing but its end can follow.
     pub(super) complete: bool,
+    /// What a snapshot of it is bound to.
+    #[serde(default)]
+    pub(super) bound: Option<Bound>,
+    /// The snapshot that it was started from.
+    #[serde(default)]
+    pub(super) snapshot: Option<SnapshotId>,
 }
 
 /// A process that cannot be mistaken for another.

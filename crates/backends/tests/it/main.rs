@@ -13,4 +13,5 @@ mod endings;
 mod limits;
 mod rig;
 mod scale;
+mod snapshot;
 mod survival;

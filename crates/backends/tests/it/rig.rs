@@ -14,7 +14,7 @@ use domain::{
 };
 use guest_protocol::{
     client::GuestClient,
-    control::{Identity, Request},
+    control::{Identity, Newcomer, Request, Response},
     process::{Event, Output, ProcessConfig, StartRequest},
 };
 use sandbox::{
@@ -67,6 +67,8 @@ impl Rig {
             qemu: "/usr/bin/qemu-system-x86_64".into(),
             state_dir: folder.join("state"),
             run_dir: folder.join(name),
+            snapshot_dir: folder.join(format!("{name}.snapshots")),
+            snapshot_memory: None,
             jailer: env!("CARGO_BIN_EXE_coldframe-jail").into(),
             guestd: guestd.into(),
             uid_base: 2_000_000_000,
@@ -117,20 +119,69 @@ pub(crate) async fn run(
     user: &str,
     command: &str,
 ) -> anyhow::Result<String> {
+    let identity = Identity {
+        sandbox: id.to_string(),
+        hostname: "sandbox".into(),
+        machine_id: [1; 16],
+        unix_nanos: now()?,
+        entropy: [epoch.to_le_bytes()[0]; 32],
+        environment: Vec::new(),
+        accounts: vec![1000, 0],
+    };
+    greet_and_run(backend, id, epoch, Request::Identify(Box::new(identity)), user, command).await
+}
+
+/// The same in a machine that was stopped, after telling it the time.
+pub(crate) async fn wake_and_run(
+    backend: &dyn Backend,
+    id: &SandboxId,
+    epoch: u32,
+    user: &str,
+    command: &str,
+) -> anyhow::Result<String> {
+    let wake = Request::Wake {
+        unix_nanos: now()?,
+        entropy: [epoch.to_le_bytes()[0].wrapping_add(100); 32],
+    };
+    greet_and_run(backend, id, epoch, wake, user, command).await
+}
+
+/// The same in a copy, which becomes another sandbox first.
+pub(crate) async fn become_and_run(
+    backend: &dyn Backend,
+    id: &SandboxId,
+    epoch: u32,
+    user: &str,
+    command: &str,
+) -> anyhow::Result<String> {
+    let newcomer = Newcomer {
+        sandbox: id.to_string(),
+        hostname: format!("copy-{epoch}"),
+        machine_id: [2; 16],
+        unix_nanos: now()?,
+        entropy: [epoch.to_le_bytes()[0].wrapping_add(200); 32],
+        environment: Vec::new(),
+    };
+    greet_and_run(backend, id, epoch, Request::Become(Box::new(newcomer)), user, command).await
+}
+
+fn now() -> anyhow::Result<u64> {
+    Ok(u64::try_from(UNIX_EPOCH.elapsed()?.as_nanos())?)
+}
+
+async fn greet_and_run(
+    backend: &dyn Backend,
+    id: &SandboxId,
+    epoch: u32,
+    greeting: Request,
+    user: &str,
+    command: &str,
+) -> anyhow::Result<String> {
     let pipe = backend.connect(id).await?;
     let (link, living) = timeout(BOUND, link::establish(pipe, link::Pipe::Used, epoch)).await??;
     let talk = async {
-        let identity = Identity {
-            sandbox: id.to_string(),
-            hostname: "sandbox".into(),
-            machine_id: [1; 16],
-            unix_nanos: u64::try_from(UNIX_EPOCH.elapsed()?.as_nanos())?,
-            entropy: [epoch.to_le_bytes()[0]; 32],
-            environment: Vec::new(),
-            accounts: vec![1000, 0],
-        };
-        let identify = Request::Identify(Box::new(identity));
-        link.control().await?.call(&identify, BOUND).await?;
+        let answer = link.control().await?.call(&greeting, BOUND).await?;
+        anyhow::ensure!(answer == Response::Done, "{answer:?}");
         let guest = GuestClient::new(link);
         let process = ProcessConfig {
             cmd: "/bin/sh".into(),

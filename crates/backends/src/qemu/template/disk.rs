@@ -153,7 +153,7 @@ fn load_memory(path: &Path, manifest: &Manifest) -> io::Result<Option<OwnedFd>> 
                 return Ok(None);
             }
             crc.update(&buffer[..part]);
-            write_at(&memory, &buffer[..part], at)?;
+            memfd::write_at(memory.as_fd(), &buffer[..part], at)?;
             at += part as u64;
         }
     }
@@ -210,15 +210,6 @@ fn copy_used(memory: &OwnedFd, end: u64, writer: &mut ExtentWriter) -> io::Resul
                 at += page.len() as u64;
             }
         }
-    }
-    Ok(())
-}
-
-fn write_at(memory: &OwnedFd, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
-    while !bytes.is_empty() {
-        let written = rustix::io::pwrite(memory, bytes, offset)?;
-        bytes = &bytes[written..];
-        offset += written as u64;
     }
     Ok(())
 }
