@@ -14,7 +14,7 @@ use std::{
     cell::RefCell,
     io::{self, IoSlice, IoSliceMut},
     mem::MaybeUninit,
-    os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd},
+    os::fd::{AsFd as _, BorrowedFd, FromRawFd as _, IntoRawFd as _, OwnedFd},
 };
 
 use rustix::{
@@ -153,25 +153,24 @@ fn wait(init: &Init, socket: OwnedFd) -> u8 {
 /// Keeps one descriptor, as number 3, and the three standard ones.
 fn alone(socket: OwnedFd) -> io::Result<OwnedFd> {
     const KEPT: i32 = 3;
-    let kept = if socket.as_raw_fd() == KEPT {
-        socket
-    } else {
-        // SAFETY: whatever has the number is a copy of init's that nothing in
-        // this child uses any more; it is replaced, and owned here from now on.
-        unsafe {
-            if libc::dup3(socket.as_raw_fd(), KEPT, libc::O_CLOEXEC) < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            std::os::fd::FromRawFd::from_raw_fd(KEPT)
+    // Closed below like all others, so nobody may own it any more.
+    let number = socket.into_raw_fd();
+    if number != KEPT {
+        // SAFETY: two descriptor numbers. What had the second is a copy of init's
+        // that nothing in this child uses any more.
+        let placed = unsafe { libc::dup3(number, KEPT, libc::O_CLOEXEC) };
+        if placed < 0 {
+            return Err(io::Error::last_os_error());
         }
-    };
+    }
     let (first, last) = (libc::c_long::from(KEPT + 1), libc::c_long::from(u32::MAX));
     // SAFETY: closes copies of init's descriptors. Their owners in this copy of
     // the memory are never dropped: the child executes or calls `_exit`.
     if unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(kept)
+    // SAFETY: the number is open, and this is the first to own it.
+    Ok(unsafe { OwnedFd::from_raw_fd(KEPT) })
 }
 
 fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(Order, Vec<OwnedFd>)> {

@@ -310,6 +310,28 @@ async fn binary_output_and_much_of_it_come_through_whole() {
     assert_eq!(run.stderr, "\u{fffd}\0\n");
 }
 
+/// A start finds a child that waits, whoever ended it before it is needed.
+#[tokio::test]
+async fn a_child_stands_ready_and_is_not_missed() {
+    let guest = guest!();
+    let host = guest.identified(&[1000, 0]).await;
+    // It looks for a while, because each end of a process makes the next child.
+    let look = r#"for i in $(seq 100); do
+        child=$(ps -eo pid=,ppid=,args= | awk '$2 == 1 && / init --hosted/ { print $1 }' | tail -n 1)
+        if [ -n "$child" ]; then echo "$child"; $0 "$child"; exit; fi
+        sleep 0.1
+    done"#;
+    for fate in ["true", "kill -9"] {
+        let root = [("authorization", "Basic cm9vdDo=")];
+        let script = shell(&look.replace("$0", fate));
+        let mut looking = start(&host, &root, &script).await;
+        assert_eq!(run(&host, "echo here").await.stdout, "here\n");
+        let found = finish(&mut looking).await.stdout;
+        assert!(found.trim().parse::<u32>().is_ok(), "one child waits: {found:?}");
+        assert_eq!(run(&host, "echo here").await.stdout, "here\n", "{fate}");
+    }
+}
+
 #[tokio::test]
 async fn init_answers_and_warms_up() {
     let guest = guest!();
