@@ -38,6 +38,7 @@ use rustix::fs::{FlockOperation, flock};
 use sha2::{Digest as _, Sha256};
 
 mod archive;
+pub mod built;
 mod error;
 #[cfg(test)]
 mod fixture;

@@ -17,10 +17,12 @@
 //!
 //! Deliberately absent: who may do what, which is `control`'s.
 
+pub mod archive;
 pub mod audit;
 pub mod bootstrap;
 pub mod error;
 pub mod images;
+pub mod oci;
 pub mod organizations;
 pub mod sandboxes;
 pub mod tokens;

@@ -41,6 +41,11 @@ pub(super) struct Unpacked {
 }
 
 impl Unpacked {
+    /// An image that was made in `folder`.
+    pub(super) fn of(name: ImageName, folder: PathBuf) -> Self {
+        Self { name, folder }
+    }
+
     pub(super) fn name(&self) -> &ImageName {
         &self.name
     }
@@ -166,7 +171,7 @@ fn is_plain(member: &Entry<'_, impl Read>, size: u64) -> bool {
 }
 
 /// Writes a new file that is on disk when this returns.
-fn write(path: &Path, content: &mut impl Read) -> Result<FileEntry, ImageError> {
+pub(super) fn write(path: &Path, content: &mut impl Read) -> Result<FileEntry, ImageError> {
     let mut options = fs::OpenOptions::new();
     let file = options.write(true).create_new(true).mode(0o644).open(path);
     let mut file = file.map_err(ImageError::io(path))?;
