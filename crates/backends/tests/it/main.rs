@@ -10,6 +10,7 @@
 mod confinement;
 mod contract;
 mod endings;
+mod interruption;
 mod limits;
 mod rig;
 mod scale;

@@ -52,6 +52,11 @@ impl Rig {
         Some(rig)
     }
 
+    /// The rig of a place that another process uses, with what is in it.
+    pub(crate) fn again(name: &str, lifetime: Lifetime) -> Option<Self> {
+        Self::build(name, lifetime).ok()
+    }
+
     fn build(name: &str, lifetime: Lifetime) -> Result<Self, String> {
         let home = std::env::var("HOME").unwrap_or_else(|_| "/root".into());
         let images = std::env::var_os("COLDFRAME_TEST_IMAGES")

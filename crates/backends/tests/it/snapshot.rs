@@ -13,12 +13,12 @@ use testkit::fixtures::{sandbox_id, sealed};
 use crate::rig::{Rig, become_and_run, run, wake_and_run};
 
 /// A process that counts, and a file; both are in memory.
-const BEGIN: &str = "echo written before > /tmp/file; \
+pub(crate) const BEGIN: &str = "echo written before > /tmp/file; \
     sh -c 'n=0; while :; do n=$((n+1)); echo $n > /tmp/count; sleep 0.05; done' \
     >/dev/null 2>&1 & echo $! > /tmp/pid; cat /proc/sys/kernel/random/boot_id";
 
 /// What a machine that continues has to show.
-const LOOK: &str = "cat /proc/sys/kernel/random/boot_id /tmp/file; \
+pub(crate) const LOOK: &str = "cat /proc/sys/kernel/random/boot_id /tmp/file; \
     kill -0 $(cat /tmp/pid) && one=$(cat /tmp/count) && sleep 0.4 && two=$(cat /tmp/count) && \
     [ $two -gt $one ] && echo counts";
 
