@@ -1,6 +1,6 @@
 //! Running one command to its end, on the wire.
 
-use std::fmt;
+use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -37,6 +37,43 @@ pub struct ExecRequest {
     /// The most bytes to keep of each output, at most 8 MiB; 1 MiB if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_output_bytes: Option<u32>,
+    /// What becomes of the command when the client closes the connection before
+    /// the answer: it runs on until its time limit, or it is killed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_disconnect: Option<OnDisconnect>,
+}
+
+/// What becomes of a process when its client goes away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OnDisconnect {
+    /// It runs on.
+    #[default]
+    Continue,
+    /// It is killed with everything it started.
+    Kill,
+}
+
+impl OnDisconnect {
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Continue => "continue",
+            Self::Kill => "kill",
+        }
+    }
+}
+
+impl FromStr for OnDisconnect {
+    type Err = &'static str;
+
+    fn from_str(word: &str) -> Result<Self, Self::Err> {
+        match word {
+            "continue" => Ok(Self::Continue),
+            "kill" => Ok(Self::Kill),
+            _ => Err("must be `continue` or `kill`"),
+        }
+    }
 }
 
 impl fmt::Debug for ExecRequest {

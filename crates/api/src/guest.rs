@@ -27,6 +27,10 @@ const MAX_PROBLEM: usize = 64 * 1024;
 /// Marks an answer that the server gave in the guest's place.
 pub const REFUSED_BY_SERVER: &str = "x-coldframe-refused";
 
+/// Says, with the start of a process, what becomes of it when its client goes
+/// away: a word of [`crate::exec::OnDisconnect`]. `kill` needs a tag in the start.
+pub const ON_DISCONNECT: &str = "x-coldframe-on-disconnect";
+
 impl Client {
     /// Sends one request to the API inside a sandbox.
     ///

@@ -21,6 +21,7 @@ mod sink;
 
 use std::{collections::BTreeMap, pin::pin, time::Duration};
 
+use domain::base32;
 use futures::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use guest_protocol::{
     client::{ClientError, GuestClient, ProcessStream, Transport},
@@ -135,7 +136,8 @@ fn request(launch: &Launch) -> StartRequest {
     StartRequest {
         process: ProcessConfig { cmd, args, envs, cwd: launch.cwd.clone() },
         pty,
-        tag: None,
+        // So that it can be named before it has a number.
+        tag: Some(format!("cli-{}", base32::encode(&rand::random::<[u8; 16]>()))),
         stdin: Some(launch.input == Input::Ours),
     }
 }

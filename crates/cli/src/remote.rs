@@ -13,12 +13,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use api::client::Client;
+use api::{client::Client, exec::OnDisconnect, guest::ON_DISCONNECT};
 use async_trait::async_trait;
 use clap::Args;
 use domain::{id::SandboxId, secret::Secret, token::Token};
 use guest_protocol::client::{Body, BoxError, Transport};
-use http::{Request, Response};
+use http::{HeaderValue, Request, Response};
 use http_body_util::BodyExt as _;
 
 use crate::{
@@ -131,11 +131,15 @@ fn is_here(url: &str) -> bool {
 pub(crate) struct RemoteGuest {
     pub(crate) client: Client,
     pub(crate) id: SandboxId,
+    /// What becomes of processes started here when we go away.
+    pub(crate) on_disconnect: OnDisconnect,
 }
 
 #[async_trait]
 impl Transport for RemoteGuest {
-    async fn send(&self, request: Request<Body>) -> Result<Response<Body>, BoxError> {
+    async fn send(&self, mut request: Request<Body>) -> Result<Response<Body>, BoxError> {
+        let word = HeaderValue::from_static(self.on_disconnect.as_str());
+        request.headers_mut().insert(ON_DISCONNECT, word);
         let response = self.client.guest(&self.id, request).await?;
         Ok(response.map(|body| body.map_err(BoxError::from).boxed_unsync()))
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use control::Control;
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::memory::Memory;
 
@@ -18,4 +18,6 @@ pub(crate) struct App {
     pub(crate) memory: Memory,
     /// Cancelled when the server begins to stop; every stream ends then.
     pub(crate) stop: CancellationToken,
+    /// What goes on after the request that caused it; waited for at the end.
+    pub(crate) tasks: TaskTracker,
 }

@@ -17,14 +17,18 @@
 //!   headers come from an allow-list, and a body that breaks off breaks off for
 //!   the client too, so that half an answer never looks whole.
 //! - Dropping an answer closes the guest's stream; there is no task that could
-//!   outlive it.
+//!   outlive it, but the end of a process whose client asked for that ([`Leash`]).
 
 pub(crate) mod body;
 mod exchange;
 mod inspect;
+mod leash;
 pub(crate) mod table;
 
-pub(crate) use self::inspect::{is_account, with_path};
+pub(crate) use self::{
+    inspect::{is_account, with_path},
+    leash::Leash,
+};
 
 use async_trait::async_trait;
 use domain::{caller::Caller, id::SandboxId};
@@ -61,11 +65,14 @@ impl Door {
         let stop = self.app.stop.clone();
         let work = async {
             let mut share = self.app.memory.share();
-            let (call, request) = inspect::inspect(route, request, &mut share).await?;
+            let inspected = inspect::inspect(route, request, &mut share).await?;
+            let inspect::Inspected { call, request, leash } = inspected;
             let stream = self.app.control.open_guest(&self.caller, &self.id, &call).await?;
+            let leash = leash.map(|tag| Leash::new(self.clone(), tag));
             let mut answer =
                 exchange::exchange(stream, request, route, meter, &self.app.stop).await?;
             answer.extensions_mut().insert(Streamed);
+            answer.body_mut().hold(leash);
             Ok(answer)
         };
         tokio::select! {

@@ -33,7 +33,7 @@ use tokio::{
     task::JoinSet,
     time::{sleep, timeout},
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     Options,
@@ -74,11 +74,13 @@ impl Server {
     /// The listener's address cannot be read.
     pub async fn serve(self, listener: TcpListener, shutdown: CancellationToken) -> io::Result<()> {
         let hosts = Hosts::new(listener.local_addr()?, &self.options.names);
+        let tasks = TaskTracker::new();
         let app = App {
             control: self.control,
             exec_grace: self.options.exec_grace,
             memory: Memory::new(self.options.memory),
             stop: shutdown.clone(),
+            tasks: tasks.clone(),
         };
         let service = router::service(app, hosts);
         let most = self.options.max_connections;
@@ -96,7 +98,11 @@ impl Server {
             while connections.try_join_next().is_some() {}
         }
         drop(listener);
-        let draining = async { while connections.join_next().await.is_some() {} };
+        tasks.close();
+        let draining = async {
+            while connections.join_next().await.is_some() {}
+            tasks.wait().await;
+        };
         if timeout(self.options.drain, draining).await.is_err() {
             tracing::warn!(connections = connections.len(), "cut off what did not end in time");
             connections.shutdown().await;

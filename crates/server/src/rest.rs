@@ -12,5 +12,6 @@ pub(crate) mod guest;
 pub(crate) mod health;
 pub(crate) mod images;
 pub(crate) mod limits;
+pub(crate) mod reference;
 pub(crate) mod sandboxes;
 pub(crate) mod tokens;

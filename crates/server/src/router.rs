@@ -22,7 +22,8 @@ use crate::{
     hosts::Hosts,
     limits, memory,
     rest::{
-        audit, console, exec, files, guest, health, images, limits as limit, sandboxes, tokens,
+        audit, console, exec, files, guest, health, images, limits as limit, reference, sandboxes,
+        tokens,
     },
 };
 
@@ -68,7 +69,7 @@ pub(crate) fn service(app: App, hosts: Hosts) -> Router {
 
 /// The routes that need no token.
 pub(crate) fn open_routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(health::health))
+    OpenApiRouter::new().routes(routes!(health::health)).routes(routes!(reference::read))
 }
 
 async fn unknown() -> ApiError {

@@ -44,6 +44,7 @@ struct Knowledge {
     newcomer: Option<Newcomer>,
     files: BTreeMap<String, Vec<u8>>,
     processes: BTreeMap<u32, watch::Sender<bool>>,
+    tags: BTreeMap<String, u32>,
     last_pid: u32,
     users: Vec<String>,
     flooded: usize,

@@ -1,7 +1,9 @@
 //! Progress of a long task: what is done now, how long it took, how much is left.
 //!
-//! How long a step takes is remembered from run to run in the cache. Without a
-//! memory the first run says how many steps are left and nothing about time.
+//! How long a step took is remembered from run to run in the cache, the last time
+//! and the longest: a build takes a second or some minutes, and which of the two
+//! is not known before it is done, so both are said. Without a memory the first
+//! run says how many steps are left and nothing about time.
 
 use std::{
     collections::BTreeMap,
@@ -11,11 +13,19 @@ use std::{
 };
 
 use anyhow::Context;
+use serde::{Deserialize, Serialize};
 
 use crate::workspace;
 
-/// Seconds that each step took when it last succeeded, by `task/step`.
-type Times = BTreeMap<String, f64>;
+/// How long each step took, by `task/step`.
+type Times = BTreeMap<String, Past>;
+
+/// Seconds that a step took when it succeeded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Past {
+    last: f64,
+    longest: f64,
+}
 
 /// A task of known steps.
 #[derive(Debug)]
@@ -48,7 +58,9 @@ impl Progress {
         println!("    {} in {}", if result.is_ok() { "done" } else { "failed" }, shown(taken));
         self.taken.push((name.clone(), taken));
         if result.is_ok() {
-            self.times.insert(format!("{}/{name}", self.task), taken.as_secs_f64());
+            let past = self.times.entry(format!("{}/{name}", self.task)).or_default();
+            past.last = taken.as_secs_f64();
+            past.longest = past.longest.max(past.last);
             save(&self.times);
         }
         result
@@ -64,13 +76,28 @@ impl Progress {
         self.taken.last().map(|(_, taken)| *taken).unwrap_or_default()
     }
 
-    /// How long this and all remaining steps took when they were last done.
+    /// How long this and all remaining steps took before.
     fn outlook(&self) -> String {
-        let time = |step: &String| self.times.get(&format!("{}/{step}", self.task)).copied();
-        let Some(this) = time(&self.steps[self.next]) else { return String::new() };
-        let left: f64 = self.steps[self.next..].iter().filter_map(time).sum();
+        let past = |step: &String| self.times.get(&format!("{}/{step}", self.task)).copied();
+        let Some(this) = past(&self.steps[self.next]) else { return String::new() };
+        let left = self.steps[self.next..].iter().filter_map(past).fold(Past::default(), Past::and);
+        format!(" ({}; {} left in all)", this.told("last time "), left.told("about "))
+    }
+}
+
+impl Past {
+    fn and(self, other: Self) -> Self {
+        Self { last: self.last + other.last, longest: self.longest + other.longest }
+    }
+
+    /// In words, with the longest where that is another matter.
+    fn told(self, how: &str) -> String {
         let shown = |seconds: f64| shown(Duration::from_secs_f64(seconds));
-        format!(" (last time {}; about {} left in all)", shown(this), shown(left))
+        let last = format!("{how}{}", shown(self.last));
+        if self.longest < 2.0 * self.last + 5.0 {
+            return last;
+        }
+        format!("{last}, or up to {} if something has changed", shown(self.longest))
     }
 }
 
@@ -111,5 +138,13 @@ mod tests {
         assert_eq!(shown(140), "0.1 s");
         assert_eq!(shown(61_900), "61 s");
         assert_eq!(shown(125_000), "2 min 5 s");
+    }
+
+    #[test]
+    fn a_step_that_may_take_much_longer_is_told_so() {
+        let told = |last, longest| Past { last, longest }.told("about ");
+        assert_eq!(told(1.0, 400.0), "about 1.0 s, or up to 6 min 40 s if something has changed");
+        assert_eq!(told(300.0, 400.0), "about 5 min 0 s");
+        assert_eq!(told(1.0, 2.0), "about 1.0 s");
     }
 }

@@ -72,9 +72,23 @@ fn meant(words: &[&str]) -> Codes {
     }
 }
 
-/// What stands after the name of this program.
+/// What stands after the name of this program, without the flag that every
+/// command has and that may stand before its name.
 fn words(arguments: &[OsString]) -> Vec<&str> {
-    arguments.iter().skip(1).filter_map(|word| word.to_str()).collect()
+    let mut all = arguments.iter().skip(1).filter_map(|word| word.to_str());
+    let mut words = Vec::new();
+    while let Some(word) = all.next() {
+        match word {
+            "--" => {
+                words.push(word);
+                words.extend(all.by_ref());
+            }
+            "--config" => drop(all.next()),
+            word if word.starts_with("--config=") => {}
+            word => words.push(word),
+        }
+    }
+    words
 }
 
 fn line(paragraph: &str) -> String {
@@ -91,5 +105,17 @@ mod tests {
         assert_eq!(meant(&["sandbox", "exec"]), Codes::Program);
         assert_eq!(meant(&["sandbox", "list", "--nope"]), Codes::Own);
         assert_eq!(meant(&[]), Codes::Own);
+    }
+
+    #[test]
+    fn a_flag_before_the_command_does_not_hide_it() {
+        let read = |line: &str| {
+            let arguments: Vec<_> = line.split(' ').map(OsString::from).collect();
+            words(&arguments).join(" ")
+        };
+        assert_eq!(read("coldframe --config f run --nope"), "run --nope");
+        assert_eq!(read("coldframe --config=f sandbox --config g exec"), "sandbox exec");
+        assert_eq!(read("coldframe run -- --config f"), "run -- --config f");
+        assert_eq!(read("coldframe --config"), "");
     }
 }

@@ -37,6 +37,11 @@ fn a_mistake_on_the_command_line_is_told_from_a_programs_own_code() {
     check(&["sandbox", "list", "--nope"], 2, &["--nope"]);
     check(&["token", "create", "--scopes", "everything"], 2, &["not a scope"]);
     check(&["nope"], 2, &["nope"]);
+    // The flag that every command has may stand before its name.
+    check(&["--config", "/dev/null", "run", "badarg"], 122, &["badarg"]);
+    check(&["--config=/dev/null", "sandbox", "exec", "sbx_x", "--", "true"], 122, &["sandbox id"]);
+    check(&["--config", "/nowhere/f", "run", "--", "true"], 122, &["/nowhere/f"]);
+    check(&["--config", "/dev/null", "sandbox", "list", "--nope"], 2, &["--nope"]);
 }
 
 /// Nobody can type on it, so the program would wait for ever.

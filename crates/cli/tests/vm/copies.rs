@@ -99,6 +99,39 @@ fn a_folder_comes_back_without_its_links() {
     assert!(fs::symlink_metadata(back.join("deep/trap")).is_err());
 }
 
+/// A folder is copied as `cp -r` copies it, both ways.
+#[test]
+fn a_second_copy_of_a_folder_is_nested_and_its_content_is_not() {
+    let Some(service) = Service::start() else { return };
+    let sandbox = service.create(&[]);
+    let folder = tempfile::tempdir().expect("folder");
+    let tree = folder.path().join("tree");
+    fs::create_dir(&tree).expect("made");
+    fs::write(tree.join("file"), "1").expect("written");
+    let here = tree.to_str().expect("text");
+    let contents = format!("{here}/.");
+    let inside = |path: &str| format!("{sandbox}:/workspace/{path}");
+    for (source, to) in [
+        (here, "a"),
+        (here, "a"),
+        (here, "b/"),
+        (contents.as_str(), "c"),
+        (contents.as_str(), "c/"),
+    ] {
+        service.ok(&["sandbox", "cp", source, &inside(to)]);
+    }
+    let found = service.shell(&sandbox, "cd /workspace && find -type f | sort | tr '\\n' ' '");
+    assert_eq!(found.text(), "./a/file ./a/tree/file ./b/file ./c/file ");
+    let back = folder.path().join("back");
+    let there = back.to_str().expect("text");
+    for source in ["c", "c", "c/."] {
+        service.ok(&["sandbox", "cp", &inside(source), there]);
+    }
+    assert!(back.join("file").is_file() && back.join("c/file").is_file());
+    assert_eq!(fs::read_dir(&back).expect("read").count(), 2);
+    assert_eq!(fs::read_dir(back.join("c")).expect("read").count(), 1);
+}
+
 #[test]
 fn standard_streams_are_files_too() {
     let Some(service) = Service::start() else { return };
@@ -133,6 +166,30 @@ fn what_cannot_be_copied_is_said_and_leaves_nothing() {
     assert_eq!(left.code, Some(1), "{left:?}");
     let found = service.shell(&sandbox, "ls /workspace; df --output=pcent /workspace | tail -1");
     assert!(!found.text().contains("full"), "half a file is no file: {found:?}");
+}
+
+/// A disk that cannot take an upload is told at once, however large the upload,
+/// and nothing of it stays.
+#[test]
+fn an_upload_that_does_not_fit_is_refused_early() {
+    let Some(service) = Service::start() else { return };
+    let sandbox = service.create(&[]);
+    let url = format!("{}/v1/sandboxes/{sandbox}/files?path=/workspace/large", service.url());
+    let authorization = format!("Authorization: Bearer {}", service.token());
+    // Sixteen times what the sandbox holds, made as it is sent, of unknown length.
+    for filled in [false, true] {
+        if filled {
+            service.shell(&sandbox, "head -c 1G /dev/zero > /workspace/filler");
+        }
+        let upload = format!(
+            "head -c 4G /dev/zero | curl -sS -X POST -T - -H '{authorization}' \
+             -H 'Content-Type: application/octet-stream' '{url}'"
+        );
+        let left = left_by(std::process::Command::new("bash").args(["-c", &upload]), None);
+        assert!(left.text().contains("\"code\":\"sandbox_exhausted\""), "{left:?}");
+        let found = service.shell(&sandbox, "ls -A /workspace");
+        assert!(!found.text().contains("large"), "{found:?}");
+    }
 }
 
 /// A large file both ways, through a server whose memory stays bounded.

@@ -11,7 +11,7 @@ use domain::image::digest::Digest;
 
 use crate::{
     service::Service,
-    site::{left_by, state},
+    site::{left_by, state, until},
 };
 
 /// Output that is long against every buffer on its way: 192 MiB, or 1 GiB.
@@ -172,4 +172,29 @@ fn input_through_a_server_is_taken_to_its_end() {
     drop(stdin);
     let output = child.wait_with_output().expect("ends");
     assert!(String::from_utf8_lossy(&output.stdout).starts_with(&Digest::of(&input).hex()));
+}
+
+/// A client that is killed takes its program with it, unless that was not wanted.
+#[test]
+fn a_program_ends_with_its_client_unless_told_otherwise() {
+    let Some(service) = Service::start() else { return };
+    let sandbox = service.create(&[]);
+    for (word, left) in [("kill", 0), ("continue", 1)] {
+        let arguments =
+            ["sandbox", "exec", "--on-disconnect", word, &sandbox, "--", "sleep", "4321"];
+        let mut child = service.client(&arguments).spawn().expect("starts");
+        let count = || {
+            let found = service.shell(&sandbox, "pgrep -c -x sleep || true");
+            found.text().trim().parse::<u32>().expect("a number")
+        };
+        until("it runs", || if count() == 1 { Ok(()) } else { Err("not yet".to_owned()) });
+        child.kill().expect("killed");
+        child.wait().expect("reaped");
+        if left == 0 {
+            until("it ends", || if count() == 0 { Ok(()) } else { Err("it runs on".to_owned()) });
+        } else {
+            std::thread::sleep(Duration::from_secs(2));
+        }
+        assert_eq!(count(), left, "{word}");
+    }
 }

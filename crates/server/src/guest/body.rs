@@ -19,6 +19,8 @@ use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
+use super::Leash;
+
 /// How far a request's body has come, and whose turn it is.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Meter(Arc<Progress>);
@@ -96,6 +98,7 @@ pub(crate) struct Answer {
     incoming: Incoming,
     stop: Pin<Box<WaitForCancellationFutureOwned>>,
     patience: Option<Patience>,
+    leash: Option<Leash>,
 }
 
 /// How long the guest may keep its reader waiting. Time that the reader itself
@@ -126,7 +129,13 @@ impl Answer {
     ) -> Self {
         let patience =
             patience.map(|limit| Patience { limit, until: Box::pin(sleep(limit)), waiting: false });
-        Self { connection, incoming, stop: Box::pin(stop.cancelled_owned()), patience }
+        let stop = Box::pin(stop.cancelled_owned());
+        Self { connection, incoming, stop, patience, leash: None }
+    }
+
+    /// Pulls the leash if this is dropped before the guest has said all.
+    pub(crate) fn hold(&mut self, leash: Option<Leash>) {
+        self.leash = leash;
     }
 }
 
@@ -158,6 +167,11 @@ impl http_body::Body for Answer {
             && patience.poll(polled.is_pending(), cx).is_ready()
         {
             return Poll::Ready(Some(Err(io::Error::other("the guest sends nothing"))));
+        }
+        if matches!(polled, Poll::Ready(None | Some(Err(_))))
+            && let Some(leash) = &mut self.leash
+        {
+            leash.let_go();
         }
         polled.map(|frame| match frame {
             Some(Ok(frame)) => frame.into_data().ok().map(|data| Ok(Frame::data(data))),

@@ -6,6 +6,7 @@
 //! two readers could understand differently: repeated fields, compressed
 //! envelopes, unknown parameters.
 
+use api::{exec::OnDisconnect, guest::ON_DISCONNECT};
 use bytes::{Bytes, BytesMut};
 use control::guest::GuestCall;
 use guest_protocol::{
@@ -29,6 +30,8 @@ use crate::{
 
 /// The length of an envelope's head: a flag byte and a big-endian `u32`.
 const HEAD: usize = 5;
+/// The longest tag that a guest keeps whole.
+const MOST_TAG: usize = 256;
 
 /// Headers of a client that a guest gets to see, where the form allows them.
 const PASSED: [HeaderName; 5] = [
@@ -46,19 +49,30 @@ struct Parameters {
     path: String,
 }
 
-/// Reads as much of `request` as needed to say what it asks for, and returns it
-/// as the guest shall get it.
+/// What a request turned out to be.
+#[derive(Debug)]
+pub(crate) struct Inspected {
+    /// What it asks for.
+    pub(crate) call: GuestCall,
+    /// It, as the guest shall get it.
+    pub(crate) request: Request<Body>,
+    /// The tag of a process that shall not outlive its client.
+    pub(crate) leash: Option<String>,
+}
+
+/// Reads as much of `request` as needed to say what it asks for.
 ///
 /// What is held for it is taken from `share`.
 pub(crate) async fn inspect(
     route: Route,
     request: Request<Body>,
     share: &mut Share,
-) -> Result<(GuestCall, Request<Body>), ApiError> {
+) -> Result<Inspected, ApiError> {
     let (parts, body) = request.into_parts();
     let headers = pass(&parts.headers, route)?;
     check_type(&parts.headers, route)?;
     let mut path = parts.uri.path().to_owned();
+    let mut leash = None;
     let (call, body) = match route {
         Route::FileRead => {
             let file = file_path(&parts.uri)?;
@@ -74,6 +88,11 @@ pub(crate) async fn inspect(
         Route::ProcessStart => {
             let (start, body) = first_message::<StartRequest>(body, share).await?;
             let (program, arguments) = (start.process.cmd, start.process.args.len());
+            if on_disconnect(&parts.headers)? == OnDisconnect::Kill {
+                let tag = start.tag.filter(|tag| (1..=MOST_TAG).contains(&tag.len()));
+                let reason = "`kill` needs a tag of 1 to 256 bytes in the start";
+                leash = Some(tag.ok_or_else(|| ApiError::field(ON_DISCONNECT, reason))?);
+            }
             (GuestCall::ProcessStart { program, arguments }, body)
         }
         Route::Remove => {
@@ -105,8 +124,15 @@ pub(crate) async fn inspect(
         *request.headers_mut() = headers;
     }
     // The path is one of the table's, with a query that was encoded here.
-    let forwarded = forwarded.map_err(|_| ApiError::invalid("the request cannot be forwarded"))?;
-    Ok((call, forwarded))
+    let request = forwarded.map_err(|_| ApiError::invalid("the request cannot be forwarded"))?;
+    Ok(Inspected { call, request, leash })
+}
+
+/// What shall become of a process when its client goes away.
+fn on_disconnect(headers: &HeaderMap) -> Result<OnDisconnect, ApiError> {
+    let Some(word) = headers.get(ON_DISCONNECT) else { return Ok(OnDisconnect::default()) };
+    let word = word.to_str().unwrap_or_default();
+    word.parse().map_err(|error| ApiError::field(ON_DISCONNECT, error))
 }
 
 /// The headers that go in. Authorization, cookies and everything about the
@@ -297,8 +323,9 @@ mod tests {
             .header("x-coldframe-user", "root")
             .body(body(bytes))
             .unwrap();
-        let (call, request) =
-            inspect(Route::ProcessStart, request, &mut Memory::new(MIB).share()).await?;
+        let share = &mut Memory::new(MIB).share();
+        let inspected = inspect(Route::ProcessStart, request, share).await?;
+        let Inspected { call, request, .. } = inspected;
         assert_eq!(request.headers()["authorization"], "Basic cm9vdDo=");
         assert!(!request.headers().contains_key("cookie"));
         Ok((call, request.into_body().collect().await.unwrap().to_bytes()))
@@ -313,6 +340,35 @@ mod tests {
         assert!(
             matches!(call, GuestCall::ProcessStart { program, arguments: 2 } if program == "/bin/sh")
         );
+    }
+
+    /// Whoever wants a process ended must name it, in a word that is known.
+    #[tokio::test]
+    async fn a_process_on_a_leash_has_a_tag() {
+        let tag = |tag: &str| format!(r#"{{"process":{{"cmd":"a"}},"tag":"{tag}"}}"#);
+        for (word, json, expected) in [
+            ("kill", tag("t"), Ok(Some("t"))),
+            ("continue", tag("t"), Ok(None)),
+            ("kill", tag(""), Err(400)),
+            ("kill", tag(&"t".repeat(257)), Err(400)),
+            ("kill", r#"{"process":{"cmd":"a"}}"#.to_owned(), Err(400)),
+            ("stop", tag("t"), Err(400)),
+        ] {
+            let wire = start(json.len() as u32, &json);
+            let request = Request::post("/process.Process/Start")
+                .header("content-type", "application/connect+json")
+                .header(ON_DISCONNECT, word)
+                .body(body(&wire))
+                .unwrap();
+            let share = &mut Memory::new(MIB).share();
+            let found = inspect(Route::ProcessStart, request, share).await;
+            let found = found.map(|found| {
+                assert!(!found.request.headers().contains_key(ON_DISCONNECT));
+                found.leash
+            });
+            let found = found.map_err(|error| error.status().as_u16());
+            assert_eq!(found, expected.map(|tag| tag.map(str::to_owned)), "{word} {json:.50}");
+        }
     }
 
     #[tokio::test]
@@ -336,8 +392,9 @@ mod tests {
     async fn a_path_is_one_value_whatever_it_holds() {
         let request =
             Request::get("/files?path=%2Fa%0Ab%26user%3Droot%252e").body(body(b"")).unwrap();
-        let (call, request) =
-            inspect(Route::FileRead, request, &mut Memory::new(MIB).share()).await.unwrap();
+        let share = &mut Memory::new(MIB).share();
+        let inspected = inspect(Route::FileRead, request, share).await.unwrap();
+        let Inspected { call, request, .. } = inspected;
         assert_eq!(request.uri(), "/files?path=/a%0Ab%26user%3Droot%252e");
         assert!(matches!(call, GuestCall::FileRead { path } if path == "/a\nb&user=root%2e"));
         for query in ["", "?path=", "?path=a%00.png", "?path=a&username=root", "?path=a&path=b"] {

@@ -29,7 +29,7 @@ use crate::{
     app::App,
     caller::Authenticated,
     error::ApiError,
-    guest::{Door, is_account},
+    guest::{Door, Leash, is_account},
     input, limits,
     memory::{Paid, Share},
 };
@@ -45,7 +45,8 @@ const MOST_STATUS: usize = 128;
 ///
 /// Waits for its end and answers with what it wrote. Output beyond
 /// `max_output_bytes` is dropped and marked; the command is not disturbed. A
-/// command that outlives `timeout_seconds` is killed.
+/// command that outlives `timeout_seconds` is killed, and with `on_disconnect`
+/// set to `kill` also one whose client hangs up.
 #[utoipa::path(
     post, path = "/v1/sandboxes/{id}/exec", tag = "sandboxes",
     security(("token" = ["sandboxes:write"])),
@@ -69,13 +70,18 @@ pub(crate) async fn exec(
     let plan = Plan::new(request)?;
     let (patience, stop) = (plan.limit + app.exec_grace, app.stop.clone());
     let mut capture = Capture::new(plan.keep, app.memory.share())?;
-    let client = GuestClient::new(Door::new(app, caller, id));
+    let door = Door::new(app, caller, id);
+    let mut leash = plan.start.tag.clone().map(|tag| Leash::new(door.clone(), tag));
+    let client = GuestClient::new(door);
     let ended = tokio::select! {
         biased;
         () = stop.cancelled() => return Err(ApiError::stopping()),
-        ended = run(&client, &plan, &mut capture) => ended?,
-        () = tokio::time::sleep(patience) => Ended::TimedOut,
+        ended = run(&client, &plan, &mut capture) => ended,
+        () = tokio::time::sleep(patience) => Ok(Ended::TimedOut),
     };
+    // From here on it is not the client that ends it.
+    leash.iter_mut().for_each(Leash::let_go);
+    let ended = ended?;
     let duration_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
     Ok(answer(capture, ended, duration_ms))
 }
@@ -133,10 +139,16 @@ impl Plan {
         let start = StartRequest {
             process: ProcessConfig { cmd, args, envs, cwd: request.cwd },
             stdin: Some(stdin.is_some()),
-            ..Default::default()
+            // What is to be ended needs a name before it has a number.
+            tag: (request.on_disconnect == Some(wire::OnDisconnect::Kill)).then(tag),
+            pty: None,
         };
         Ok(Self { start, user, stdin, limit, keep: keep as usize })
     }
+}
+
+fn tag() -> String {
+    format!("exec-{}", domain::base32::encode(&rand::random::<[u8; 16]>()))
 }
 
 /// Starts the command, feeds it, and reads it to its end.

@@ -103,7 +103,7 @@ async fn more_callers_than_places_are_told() {
     app.stop().await;
 }
 
-/// Connects with a small buffer, asks for 8 MiB, and reads none of it.
+/// Connects with a small buffer, asks for much, and reads none of it.
 async fn never_reads(address: SocketAddr, request: &str) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
@@ -116,11 +116,11 @@ async fn never_reads(address: SocketAddr, request: &str) -> TcpStream {
 /// back when its connection is cut.
 #[tokio::test]
 async fn an_answer_that_nobody_reads_is_dropped() {
-    let options = Options { answer_pause: SHORT, memory: 64 << 20, ..Options::default() };
+    let options = Options { answer_pause: SHORT, memory: 32 << 20, ..Options::default() };
     let app = App::start_with(options).await;
     let client = app.sandboxes();
     let id = client.create_sandbox(&base()).await.unwrap().id;
-    let body = r#"{"cmd":["flood","8000000"],"max_output_bytes":8388608}"#;
+    let body = r#"{"cmd":["flood","4000000"],"max_output_bytes":8388608}"#;
     let request = format!(
         "POST /v1/sandboxes/{id}/exec HTTP/1.1\r\nhost: localhost\r\n\
          authorization: Bearer {}\r\ncontent-type: application/json\r\n\
@@ -132,7 +132,7 @@ async fn an_answer_that_nobody_reads_is_dropped() {
         let request: api::exec::ExecRequest = serde_json::from_str(body).unwrap();
         !client.exec(&id, &request).await.unwrap().truncated.stdout
     };
-    // Each needs 24 MiB while it runs and 8 while it waits: with seven of them
+    // Each needs 12 MB while it runs and 4 while it waits: with seven of them
     // waiting there is no room for another to run.
     let mut silent = Vec::new();
     for _ in 0..7 {
@@ -146,7 +146,7 @@ async fn an_answer_that_nobody_reads_is_dropped() {
     for stream in &mut silent {
         let mut rest = Vec::new();
         drop(stream.read_to_end(&mut rest).await);
-        assert!(rest.len() < 8_000_000, "{} bytes arrived", rest.len());
+        assert!(rest.len() < 4_000_000, "{} bytes arrived", rest.len());
     }
     assert_eq!(raw::status(&raw::exchange(app.address, b"GET / HTTP/1.1\r\n\r\n").await), 403);
     app.stop().await;

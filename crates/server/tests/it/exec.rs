@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use api::exec::ExecRequest;
+use api::exec::{ExecRequest, OnDisconnect};
+use http_body_util::BodyExt as _;
 use server::Options;
 use testkit::app::App;
 
@@ -87,5 +88,42 @@ async fn an_argument_that_is_too_large_is_refused() {
     assert_eq!(code(large), "body_too_large");
     let still = client.exec(&id, &cmd(&["echo", &"x".repeat(5 << 20)])).await;
     assert_eq!(code(still), "invalid_request");
+    app.stop().await;
+}
+
+/// A client that hangs up ends its command when it asked for that; otherwise the
+/// command runs on.
+#[tokio::test]
+async fn a_command_outlives_its_client_unless_told_otherwise() {
+    let app = App::start().await;
+    let client = app.sandboxes();
+    let id = client.create_sandbox(&base()).await.unwrap().id;
+    let processes = || async {
+        let path = http::Request::post("/process.Process/List")
+            .header("content-type", "application/json")
+            .body(http_body_util::Full::new(bytes::Bytes::from_static(b"{}")))
+            .unwrap();
+        let answer = client.guest(&id, path).await.unwrap().into_body().collect().await.unwrap();
+        serde_json::from_slice::<serde_json::Value>(&answer.to_bytes()).unwrap()["processes"]
+            .as_array()
+            .map_or(0, Vec::len)
+    };
+    for (on_disconnect, left) in [(Some(OnDisconnect::Kill), 0), (None, 1)] {
+        let request = ExecRequest { on_disconnect, ..cmd(&["sleep"]) };
+        let running = tokio::spawn({
+            let (client, id) = (client.clone(), id.clone());
+            async move { client.exec(&id, &request).await }
+        });
+        while processes().await == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        running.abort();
+        drop(running.await);
+        let begun = std::time::Instant::now();
+        while processes().await > 0 && begun.elapsed() < Duration::from_secs(2) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(processes().await, left, "{on_disconnect:?}");
+    }
     app.stop().await;
 }

@@ -19,11 +19,17 @@ use crate::{
 struct OverRest {
     client: api::client::Client,
     id: domain::id::SandboxId,
+    on_disconnect: &'static str,
 }
 
 #[async_trait::async_trait]
 impl Transport for OverRest {
-    async fn send(&self, request: http::Request<Body>) -> Result<http::Response<Body>, BoxError> {
+    async fn send(
+        &self,
+        mut request: http::Request<Body>,
+    ) -> Result<http::Response<Body>, BoxError> {
+        let word = http::HeaderValue::from_static(self.on_disconnect);
+        request.headers_mut().insert(api::guest::ON_DISCONNECT, word);
         let answer = self.client.guest(&self.id, request).await?;
         Ok(answer.map(|body| body.map_err(BoxError::from).boxed_unsync()))
     }
@@ -32,7 +38,7 @@ impl Transport for OverRest {
 async fn guest(app: &App) -> (GuestClient<OverRest>, domain::id::SandboxId) {
     let client = app.sandboxes();
     let id = client.create_sandbox(&base()).await.unwrap().id;
-    (GuestClient::new(OverRest { client, id: id.clone() }), id)
+    (GuestClient::new(OverRest { client, id: id.clone(), on_disconnect: "continue" }), id)
 }
 
 fn start(words: &[&str]) -> StartRequest {
@@ -162,5 +168,26 @@ async fn a_client_that_hangs_up_lets_go_of_the_guest() {
     while !guest.processes().await.unwrap().is_empty() {
         tokio::task::yield_now().await;
     }
+    app.stop().await;
+}
+
+/// A client that hangs up ends its process when it asked for that, and only then.
+#[tokio::test]
+async fn a_client_that_hangs_up_ends_its_process_if_it_asked_for_that() {
+    let app = App::start().await;
+    let (guest, id) = guest(&app).await;
+    let leashed = GuestClient::new(OverRest { client: app.sandboxes(), id, on_disconnect: "kill" });
+    let tagged = |tag: &str| StartRequest { tag: Some(tag.to_owned()), ..start(&["sleep"]) };
+    let stays = guest.start(&tagged("stays"), "user", None).await.unwrap().pid();
+    let goes = leashed.start(&tagged("goes"), "user", None).await.unwrap();
+    assert_eq!(guest.processes().await.unwrap().len(), 2);
+    drop(goes);
+    while guest.processes().await.unwrap().len() > 1 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(guest.processes().await.unwrap()[0].pid, stays);
+    // One that was not on a leash is not known to be without a client.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(guest.processes().await.unwrap().len(), 1);
     app.stop().await;
 }

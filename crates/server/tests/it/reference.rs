@@ -25,6 +25,19 @@ fn the_api_reference_is_current() {
     check("openapi.json", &text);
 }
 
+/// The server tells what it speaks, to anyone.
+#[tokio::test]
+async fn the_api_reference_can_be_read_without_a_token() {
+    let app = testkit::app::App::start().await;
+    let answer = reqwest::get(app.url("/v1/openapi.json")).await.unwrap();
+    assert_eq!(answer.headers()["content-type"], "application/json");
+    let document: serde_json::Value = answer.json().await.unwrap();
+    assert_eq!(document, serde_json::to_value(server::openapi()).unwrap());
+    // What is beside it is as closed as before.
+    assert_eq!(reqwest::get(app.url("/v1/openapi")).await.unwrap().status(), 401);
+    app.stop().await;
+}
+
 /// U14: every endpoint and the scope it needs, on one page.
 #[test]
 fn the_authorization_table_is_current() {

@@ -73,6 +73,7 @@ fn start(guest: FakeGuest, body: &[u8]) -> Response<Body> {
         let pid = knowledge.last_pid;
         let (kill, killed) = watch::channel(false);
         knowledge.processes.insert(pid, kill);
+        knowledge.tags.extend(request.tag.clone().map(|tag| (tag, pid)));
         (pid, killed)
     };
     let (mut sender, response) = streaming();
@@ -164,11 +165,15 @@ fn list(guest: &FakeGuest) -> ListResponse {
 }
 
 fn signal(guest: &FakeGuest, body: &[u8]) -> Response<Body> {
-    let Ok(SendSignalRequest { process: Selector::Pid(pid), .. }) = serde_json::from_slice(body)
-    else {
+    let Ok(SendSignalRequest { process, .. }) = serde_json::from_slice(body) else {
         return status(StatusCode::BAD_REQUEST);
     };
-    match guest.knowledge().processes.get(&pid) {
+    let knowledge = guest.knowledge();
+    let pid = match &process {
+        Selector::Pid(pid) => Some(pid),
+        Selector::Tag(tag) => knowledge.tags.get(tag),
+    };
+    match pid.and_then(|pid| knowledge.processes.get(pid)) {
         Some(kill) => {
             kill.send_replace(true);
             json(&Empty {})

@@ -10,6 +10,7 @@ mod upload;
 
 use std::time::Duration;
 
+use api::exec::OnDisconnect;
 use clap::Args;
 use domain::id::SandboxId;
 use guest_protocol::client::GuestClient;
@@ -29,9 +30,11 @@ use crate::{
 /// Copy files into a sandbox or out of it
 ///
 /// One end is SANDBOX:PATH, the other a path here, or `-` for standard input or
-/// output. Folders are copied with what is in them; into an existing folder, a
-/// copy is made under its own name. Symbolic links and special files inside a
-/// folder are left out and named on standard error.
+/// output. Folders are copied with what is in them, as `cp -r` does it: where
+/// the destination is not there it becomes the copy, into an existing folder the
+/// copy is put under its own name, and `FOLDER/.` means what is in the folder.
+/// Symbolic links and special files inside a folder are left out and named on
+/// standard error.
 #[derive(Debug, Args)]
 pub(crate) struct CopyArgs {
     /// The account inside the sandbox
@@ -86,7 +89,11 @@ impl Copy {
 pub(super) async fn run(configured: &Configured<'_>, arguments: &CopyArgs) -> Outcome<u8> {
     let begin = |sandbox: &SandboxId| -> Outcome<Copy> {
         let client = arguments.server.client(configured, Authority::Sandboxes)?;
-        let guest = GuestClient::new(RemoteGuest { client, id: sandbox.clone() });
+        let guest = GuestClient::new(RemoteGuest {
+            client,
+            id: sandbox.clone(),
+            on_disconnect: OnDisconnect::Kill,
+        });
         let bar = progress::bytes("copying", None);
         bar.enable_steady_tick(Duration::from_millis(200));
         Ok(Copy { guest, user: arguments.user.clone(), bar, done: Done::default() })
@@ -136,6 +143,11 @@ pub(super) async fn run(configured: &Configured<'_>, arguments: &CopyArgs) -> Ou
         (Format::Json, _) => output::json(&copy.done)?,
     }
     Ok(0)
+}
+
+/// Whether a path means what is in a folder and not the folder.
+fn is_contents(path: &[u8]) -> bool {
+    path == b"." || path.ends_with(b"/.")
 }
 
 /// The last component of a path inside a sandbox.

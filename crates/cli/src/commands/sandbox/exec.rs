@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use api::exec::OnDisconnect;
 use clap::Args;
 use domain::id::SandboxId;
 use guest_protocol::client::GuestClient;
@@ -23,6 +24,11 @@ use crate::{
 pub(crate) struct ExecArgs {
     #[command(flatten)]
     program: ProgramArgs,
+
+    /// What becomes of the program when this command ends before it, even by a
+    /// crash or a lost connection: kill or continue
+    #[arg(long, value_name = "WHAT", default_value = "kill")]
+    on_disconnect: OnDisconnect,
 
     #[command(flatten)]
     server: ServerArgs,
@@ -61,7 +67,9 @@ pub(crate) struct ShellArgs {
 /// Runs a program.
 pub(super) async fn exec(configured: &Configured<'_>, arguments: &ExecArgs) -> Outcome<u8> {
     let launch = arguments.program.launch(&arguments.command)?;
-    follow(configured, &arguments.server, &arguments.sandbox, launch, arguments.json.format()).await
+    let (client, id) = (&arguments.server, &arguments.sandbox);
+    let guest = guest(configured, client, id, arguments.on_disconnect)?;
+    follow(&guest, launch, arguments.json.format()).await
 }
 
 /// Runs a login shell on a terminal.
@@ -76,7 +84,10 @@ pub(super) async fn shell(configured: &Configured<'_>, arguments: &ShellArgs) ->
         input: Input::Ours,
         terminal: Terminal::Yes,
     };
-    follow(configured, &arguments.server, &arguments.sandbox, launch, Format::Text).await
+    // As with a terminal that was closed, nothing may stay behind it.
+    let (client, id) = (&arguments.server, &arguments.sandbox);
+    let guest = guest(configured, client, id, OnDisconnect::Kill)?;
+    follow(&guest, launch, Format::Text).await
 }
 
 fn no_terminal(sandbox: &SandboxId) -> Failure {
@@ -84,22 +95,24 @@ fn no_terminal(sandbox: &SandboxId) -> Failure {
         .hint(format!("to run commands from a pipe: coldframe sandbox exec -i {sandbox} -- bash"))
 }
 
-async fn follow(
+fn guest(
     configured: &Configured<'_>,
     server: &ServerArgs,
     sandbox: &SandboxId,
-    launch: Launch,
-    format: Format,
-) -> Outcome<u8> {
+    on_disconnect: OnDisconnect,
+) -> Outcome<GuestClient<RemoteGuest>> {
     let client = server.client(configured, Authority::Sandboxes)?;
-    let guest = GuestClient::new(RemoteGuest { client, id: sandbox.clone() });
+    Ok(GuestClient::new(RemoteGuest { client, id: sandbox.clone(), on_disconnect }))
+}
+
+async fn follow(guest: &GuestClient<RemoteGuest>, launch: Launch, format: Format) -> Outcome<u8> {
     let mut signals = Signals::listen()?;
     let mut sink = match format {
         Format::Text => Sink::ours()?,
         Format::Json => Sink::memory(),
     };
     let begun = std::time::Instant::now();
-    let ended = process::drive(&guest, &launch, &mut sink, &mut signals).await?;
+    let ended = process::drive(guest, &launch, &mut sink, &mut signals).await?;
     let took: Duration = begun.elapsed();
     report(&launch, ended, sink, took)
 }

@@ -41,6 +41,7 @@ pub(crate) struct GetArgs {
 /// Print the last output of a sandbox's console
 ///
 /// That is what its kernel and its first process say, not what programs print.
+/// While all is well they say nothing.
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
     /// The sandbox
@@ -126,6 +127,11 @@ pub(super) async fn logs(configured: &Configured<'_>, arguments: &LogsArgs) -> O
     let client = arguments.server.client(configured, Authority::Sandboxes)?;
     let console = client.console(&arguments.sandbox).await?;
     let text = String::from_utf8_lossy(&console);
+    if console.is_empty() && arguments.json.format() == Format::Text {
+        output::note(
+            "the console is empty, as it is while all is well; what programs print is read where they run",
+        );
+    }
     match arguments.json.format() {
         Format::Json => {
             output::json(&serde_json::json!({ "id": arguments.sandbox, "console": text }))?;

@@ -19,7 +19,7 @@ use rustix::{
     io::Errno,
 };
 
-use super::{Copy, name_of};
+use super::{Copy, is_contents, name_of};
 use crate::{
     error::{Failure, Kind, Outcome, printable},
     output,
@@ -35,6 +35,9 @@ pub(super) async fn path(copy: &mut Copy, from: &str, to: &Path) -> Outcome<()> 
     let entry = copy.guest.stat(from, &copy.user).await?;
     let name = name_of(from).or_else(|| name_of(&entry.path));
     let into = to.is_dir();
+    if into && is_contents(from.as_bytes()) {
+        return tree(copy, from, open(to)?).await;
+    }
     let (parent, name) = if into {
         let name = name.filter(|name| is_component(name));
         (to, name.map(Into::into).ok_or_else(|| Failure::usage("it has no name to copy under"))?)
@@ -46,8 +49,7 @@ pub(super) async fn path(copy: &mut Copy, from: &str, to: &Path) -> Outcome<()> 
         (parent.unwrap_or(Path::new(".")), name.to_owned())
     };
     let name = Path::new(&name);
-    let folder = openat(CWD, parent, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-        .map_err(|error| Failure::usage(format!("{}: {error}", parent.display())))?;
+    let folder = open(parent)?;
     match entry.kind {
         FileType::Directory => {
             let folder = enter(folder.as_fd(), name)?;
@@ -62,6 +64,12 @@ pub(super) async fn path(copy: &mut Copy, from: &str, to: &Path) -> Outcome<()> 
             file(copy, from, &entry, folder.as_fd(), name).await
         }
     }
+}
+
+/// Opens a folder that the caller named.
+fn open(folder: &Path) -> Outcome<OwnedFd> {
+    openat(CWD, folder, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|error| Failure::usage(format!("{}: {error}", folder.display())))
 }
 
 /// Copies a file to standard output.

@@ -18,7 +18,7 @@ use http_body::Frame;
 use http_body_util::{BodyExt as _, StreamBody};
 use tokio::sync::mpsc;
 
-use super::{Copy, name_of};
+use super::{Copy, is_contents, name_of};
 use crate::{
     error::{Failure, Kind, Outcome, printable},
     process::{self, Input, Launch, Signals, Sink, Terminal},
@@ -35,7 +35,11 @@ const BATCH: usize = 200;
 pub(super) async fn path(copy: &mut Copy, from: &Path, to: &str) -> Outcome<()> {
     let unreadable = |error| Failure::usage(format!("{} cannot be read: {error}", from.display()));
     let metadata = fs::metadata(from).map_err(unreadable)?;
-    let to = destination(copy, from, to).await?;
+    let to = if is_contents(from.as_os_str().as_encoded_bytes()) {
+        trimmed(to).to_owned()
+    } else {
+        destination(copy, from, metadata.is_dir(), to).await?
+    };
     let mut executables = Vec::new();
     if metadata.is_dir() {
         folder(copy, from, &to, &mut executables).await?;
@@ -56,15 +60,16 @@ pub(super) async fn stream(copy: &mut Copy, to: &str) -> Outcome<()> {
     send(copy, io::stdin(), to).await
 }
 
-/// The path to write: below `to` if that is a folder.
-async fn destination(copy: &Copy, from: &Path, to: &str) -> Outcome<String> {
+/// The path to write: below `to` if that is a folder. A file is also written
+/// below a `to` that ends like a folder and is not there; a folder becomes it.
+async fn destination(copy: &Copy, from: &Path, is_dir: bool, to: &str) -> Outcome<String> {
     let is_folder = match copy.guest.stat(to, &copy.user).await {
         Ok(entry) => entry.kind == FileType::Directory,
         Err(ClientError::Refused(error)) if error.code == Code::NotFound => false,
         Err(error) => return Err(error.into()),
     };
-    if !is_folder && !to.ends_with('/') {
-        return Ok(to.to_owned());
+    if !is_folder && (is_dir || !to.ends_with('/')) {
+        return Ok(trimmed(to).to_owned());
     }
     let real = fs::canonicalize(from)?;
     let name = from.file_name().or_else(|| real.file_name()).and_then(|name| name.to_str());
@@ -72,6 +77,12 @@ async fn destination(copy: &Copy, from: &Path, to: &str) -> Outcome<String> {
         Some(name) => Ok(format!("{}/{name}", to.trim_end_matches('/'))),
         None => Err(Failure::usage(format!("{} has no name to copy under", from.display()))),
     }
+}
+
+/// Without slashes at its end, if more than those is left.
+fn trimmed(path: &str) -> &str {
+    let trimmed = path.trim_end_matches('/');
+    if trimmed.is_empty() { path } else { trimmed }
 }
 
 /// Copies a folder, its folders before their content.
