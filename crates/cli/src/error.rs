@@ -205,9 +205,13 @@ impl From<HostError> for Failure {
         match error {
             HostError::Ended(ending) => Self::from(ending),
             HostError::Backend(error) => Self::from(error),
-            HostError::NotFound | HostError::NotRunning | HostError::Unreachable(_) => {
-                Self::new(Kind::Unreachable, chain(&error))
-            }
+            HostError::NotFound
+            | HostError::NotRunning
+            | HostError::Paused
+            | HostError::Busy
+            | HostError::NotRecorded(_)
+            | HostError::NotResumed(_)
+            | HostError::Unreachable(_) => Self::new(Kind::Unreachable, chain(&error)),
         }
     }
 }

@@ -10,7 +10,7 @@
 //! when they are allowed; a refusal always does.
 
 use domain::{caller::Caller, id::SandboxId, scope::Scope};
-use guest_protocol::{mux::Stream, preface::Preface};
+use sandbox::activity::Stream;
 
 use crate::{
     Control,
@@ -158,6 +158,6 @@ impl Control {
                 return Err(self.refuse(caller, action, object, Detail::new(), error).await);
             }
         }
-        self.host().open(id, Preface::GuestApi).await.map_err(from_host)
+        self.host().open(id).await.map_err(from_host)
     }
 }

@@ -3,11 +3,14 @@
 use async_trait::async_trait;
 use domain::{
     ending::{Cause, Ending},
-    id::{AuditId, SandboxId},
+    id::{AuditId, SandboxId, SnapshotId},
     phase::Phase,
     time::Timestamp,
 };
-use sandbox::host::{Ledger, LedgerError, Sources};
+use sandbox::{
+    backend::Captured,
+    host::{Ledger, LedgerError, Recorded, Sources},
+};
 use store::{
     Store,
     audit::{AuditLine, Outcome},
@@ -101,5 +104,18 @@ impl Ledger for StoreLedger {
 
     async fn ended(&self, id: &SandboxId, ending: &Ending) -> Result<(), LedgerError> {
         Ok(self.record_ended(id, ending).await?)
+    }
+
+    async fn paused(
+        &self,
+        _: &SandboxId,
+        _: &SnapshotId,
+        _: Captured,
+    ) -> Result<Recorded, LedgerError> {
+        Ok(Recorded::No("this server keeps no snapshots".to_owned()))
+    }
+
+    async fn resumed(&self, _: &SandboxId) -> Result<Recorded, LedgerError> {
+        Ok(Recorded::No("this server keeps no snapshots".to_owned()))
     }
 }

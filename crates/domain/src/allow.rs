@@ -12,6 +12,8 @@
 
 use std::{fmt, str::FromStr};
 
+use serde::{Deserialize, Serialize};
+
 use crate::host::{Authority, Host, InvalidAuthority, Name, as_text};
 
 /// The most entries that one sandbox may have.
@@ -32,7 +34,8 @@ enum Pattern {
 }
 
 /// What is spoken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Scheme {
     /// TLS.
     Https,

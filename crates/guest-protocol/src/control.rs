@@ -47,6 +47,36 @@ pub enum Request {
     Become(Box<Newcomer>),
     /// Does something with a volume.
     Volume(volumes::Request),
+    /// Says what the network inside looks like from now on. Before the first one
+    /// it is that of [`Mode::Off`], and after a failed one it is again.
+    Network(Box<Network>),
+}
+
+/// The network that programs inside see.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Network {
+    /// How much of it there is. The gateway decides what it leads to.
+    pub mode: Mode,
+    /// Variables that point programs at the relay, such as `HTTPS_PROXY`, for
+    /// processes started from now on; the sandbox's own of the same name win.
+    /// They take the place of those of an earlier request.
+    pub environment: Vec<(String, String)>,
+}
+
+/// What of the way out exists inside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Mode {
+    /// Nothing; the relay's ports say so.
+    #[default]
+    Off,
+    /// Named paths on port 8788.
+    Brokered,
+    /// And the proxy on port 8789, capture of TCP, and a resolver.
+    Restricted,
+    /// The same inside.
+    Mediated,
+    /// And UDP.
+    Open,
 }
 
 /// Who a copy of a running machine is from now on.

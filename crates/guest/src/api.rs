@@ -37,7 +37,7 @@ use std::{
 
 use tokio::{sync::mpsc, task::spawn_local};
 
-use self::{forward::Workers, metrics::Meter, router::Room, table::Table};
+use self::{forward::Workers, metrics::Meter, router::Room, table::Table, users::Readers};
 use crate::{
     channel::{Receiver, Sender, channel},
     messages::{ToApi, ToInit},
@@ -58,6 +58,7 @@ struct Api {
     table: Table,
     workers: Workers,
     meter: Meter,
+    readers: Readers,
     room: Room,
 }
 
@@ -69,9 +70,7 @@ pub(crate) fn run() -> io::Result<()> {
     let (stream, listener) = unsafe {
         (StdStream::from(OwnedFd::from_raw_fd(3)), TcpListener::from(OwnedFd::from_raw_fd(4)))
     };
-    // Account files are read on this thread: they are small and read without
-    // waiting. Nothing here needs another thread.
-    crate::runtime::run(1, async {
+    crate::runtime::run(users::THREADS, async {
         let (sender, receiver) = channel(stream)?;
         let (to_init, queue) = mpsc::channel(QUEUE);
         let api = Rc::new(Api {
@@ -83,6 +82,7 @@ pub(crate) fn run() -> io::Result<()> {
             table: Table::default(),
             workers: Workers::default(),
             meter: Meter::default(),
+            readers: Readers::default(),
             room: Room::default(),
         });
         // The first to end ends the process, and init starts a new one.
@@ -117,7 +117,7 @@ async fn hear(api: Rc<Api>, mut receiver: Receiver) -> io::Result<()> {
                 *api.accounts.borrow_mut() = accounts;
                 let api = api.clone();
                 task(async move {
-                    if let Ok(uid) = api.account(None) {
+                    if let Ok(uid) = api.account(None).await {
                         api.workers.prepare(&api, uid).await;
                     }
                 });

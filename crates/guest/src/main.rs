@@ -28,6 +28,7 @@ mod port;
 mod privilege;
 mod relay;
 mod runtime;
+mod splice;
 
 use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 

@@ -15,7 +15,7 @@ use domain::{
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::spec::SandboxSpec;
+use crate::{spec::SandboxSpec, volumes::Disk};
 
 /// A byte pipe to a guest.
 pub trait Pipe: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -136,6 +136,20 @@ pub trait Backend: fmt::Debug + Send + Sync {
 
     /// The last output of the machine's console, bounded by the backend.
     async fn console(&self, id: &SandboxId) -> Result<Vec<u8>, BackendError>;
+
+    /// Puts a disk into its slot, so that the guest sees its size. A disk that is
+    /// in there already is no error; a slot that holds another one is.
+    ///
+    /// The file is locked for as long as the machine holds it, so no two
+    /// machines ever have one disk.
+    async fn attach(&self, _id: &SandboxId, _disk: &Disk) -> Result<(), BackendError> {
+        Err(BackendError::Unsupported("this backend has no slots for volumes"))
+    }
+
+    /// Takes out what a slot holds. An empty slot is no error.
+    async fn detach(&self, _id: &SandboxId, _slot: u8) -> Result<(), BackendError> {
+        Ok(())
+    }
 
     /// Stops the machine and writes its memory and devices into a snapshot.
     ///

@@ -8,12 +8,12 @@
 use async_trait::async_trait;
 use guest_protocol::{
     client::{Body, BoxError, Transport, USER_HEADER},
-    mux::Stream,
     preface::Preface,
 };
 use http::{HeaderValue, Request, Response, header};
 use http_body_util::BodyExt as _;
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::{
     host::{Host, HostError},
@@ -25,7 +25,10 @@ use domain::id::SandboxId;
 const MAX_HEADERS: usize = 64 * 1024;
 
 /// Sends one request over a fresh guest-API stream.
-pub async fn send(stream: Stream, mut request: Request<Body>) -> Result<Response<Body>, BoxError> {
+pub async fn send(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    mut request: Request<Body>,
+) -> Result<Response<Body>, BoxError> {
     if let Some(user) = request.headers_mut().remove(USER_HEADER) {
         let credentials = format!("{}:", user.to_str()?);
         let basic = format!("Basic {}", base64(credentials.as_bytes()));
@@ -66,7 +69,7 @@ pub struct HostedGuest {
 #[async_trait]
 impl Transport for HostedGuest {
     async fn send(&self, request: Request<Body>) -> Result<Response<Body>, BoxError> {
-        let stream = self.host.open(&self.id, Preface::GuestApi).await;
+        let stream = self.host.open(&self.id).await;
         send(stream.map_err(|error: HostError| BoxError::from(error))?, request).await
     }
 }

@@ -10,54 +10,27 @@ use std::{
     time::Duration,
 };
 
-use async_trait::async_trait;
 use domain::{
     ending::{Cause, Ending},
-    id::SandboxId,
+    id::{SandboxId, SnapshotId},
     isolation::IsolationClass,
     time::{Clock, Timestamp},
 };
-use guest_protocol::{mux::Stream, preface::Preface};
-use tokio::sync::{mpsc, watch};
+use guest_protocol::{mux, preface::Preface};
+use tokio::sync::{mpsc, oneshot, watch};
 
+pub use crate::ledger::{Ledger, LedgerError, NoLedger, Recorded};
 use crate::{
-    backend::{Backend, BackendError},
+    activity::{Activity, Stream},
+    backend::{Backend, BackendError, Captured, Sealed, Then},
     driver::{Bounds, Command, Driver, Origin},
-    lifecycle::State,
+    lifecycle::{Shelved, State},
     link::Link,
     spec::{Personality, SandboxSpec},
 };
 
 /// How long a request waits for a link that is being re-established.
 const LINK_WAIT: Duration = Duration::from_secs(15);
-
-/// Why a ledger could not be written.
-pub type LedgerError = Box<dyn std::error::Error + Send + Sync>;
-
-/// Where facts about sandboxes are recorded, before anyone acts on them.
-#[async_trait]
-pub trait Ledger: fmt::Debug + Send + Sync {
-    /// The guest answered. Recording it twice is not an error.
-    async fn running(&self, id: &SandboxId) -> Result<(), LedgerError>;
-
-    /// Nothing of the sandbox is left. Recording it twice is not an error.
-    async fn ended(&self, id: &SandboxId, ending: &Ending) -> Result<(), LedgerError>;
-}
-
-/// A ledger for sandboxes that only this process knows.
-#[derive(Clone, Copy, Debug)]
-pub struct NoLedger;
-
-#[async_trait]
-impl Ledger for NoLedger {
-    async fn running(&self, _: &SandboxId) -> Result<(), LedgerError> {
-        Ok(())
-    }
-
-    async fn ended(&self, _: &SandboxId, _: &Ending) -> Result<(), LedgerError> {
-        Ok(())
-    }
-}
 
 /// Time and randomness, passed in.
 #[derive(Clone, Copy)]
@@ -83,9 +56,21 @@ pub enum HostError {
     /// It is being made.
     #[error("the sandbox is not running yet")]
     NotRunning,
+    /// It is being paused, or is.
+    #[error("the sandbox is paused")]
+    Paused,
+    /// It is being captured already.
+    #[error("the sandbox is being captured already")]
+    Busy,
     /// It ended.
     #[error("the sandbox has ended: {0}")]
     Ended(Ending),
+    /// What was done contradicts the record, and was undone.
+    #[error("it could not be recorded: {0}")]
+    NotRecorded(String),
+    /// It could not be resumed and is as paused as it was.
+    #[error("{0}")]
+    NotResumed(String),
     /// It runs, and its guest does not answer.
     #[error("the sandbox does not answer")]
     Unreachable(#[source] io::Error),
@@ -114,6 +99,7 @@ struct Handle {
     commands: mpsc::Sender<Command>,
     state: watch::Receiver<State>,
     link: watch::Receiver<Option<Link>>,
+    activity: Activity,
 }
 
 impl Host {
@@ -159,9 +145,93 @@ impl Host {
     ) -> Result<(), Ending> {
         let handle = self.drive(id, Origin::Start(Box::new(spec), personality), deadline);
         match settled(handle.state, |state| !matches!(state, State::Provisioning)).await {
-            State::Provisioning | State::Running => Ok(()),
             State::Stopping(ending) | State::Ended(ending) => Err(ending),
+            _ => Ok(()),
         }
+    }
+
+    /// Starts a sandbox that is on record as paused from its own snapshot.
+    ///
+    /// Returns when it runs again and that is on record. Dropping the future does
+    /// not stop it.
+    ///
+    /// # Errors
+    /// [`HostError::NotResumed`] when it is still paused; nothing else is left.
+    pub async fn resume(
+        &self,
+        id: SandboxId,
+        spec: SandboxSpec,
+        deadline: Option<Timestamp>,
+    ) -> Result<(), HostError> {
+        let handle = self.drive(id, Origin::Resume(Box::new(spec)), deadline);
+        let over = |state: &State| !matches!(state, State::Resuming | State::Shelving(_));
+        match settled(handle.state, over).await {
+            State::Shelving(Shelved::NotResumed(why)) | State::Paused(Shelved::NotResumed(why)) => {
+                Err(HostError::NotResumed(why))
+            }
+            // The server is going away, and the next one goes by the record.
+            State::Resuming => Err(HostError::NotResumed("the server is shutting down".into())),
+            State::Stopping(ending) | State::Ended(ending) => Err(HostError::Ended(ending)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Captures a sandbox and removes its machine.
+    ///
+    /// Returns when that is on record and the machine is gone. On error it runs
+    /// on, unless the error says that it ended.
+    pub async fn pause(&self, id: &SandboxId, to: Sealed) -> Result<Captured, HostError> {
+        self.captured(id, to, Then::Hold).await
+    }
+
+    /// Captures a sandbox that goes on.
+    pub async fn capture(&self, id: &SandboxId, to: Sealed) -> Result<Captured, HostError> {
+        self.captured(id, to, Then::Continue).await
+    }
+
+    async fn captured(
+        &self,
+        id: &SandboxId,
+        to: Sealed,
+        then: Then,
+    ) -> Result<Captured, HostError> {
+        let handle = self.handle(id)?;
+        let (answer, told) = oneshot::channel();
+        let sent = handle.commands.send(Command::Capture(to, then, answer)).await;
+        if sent.is_ok()
+            && let Ok(outcome) = told.await
+        {
+            return outcome;
+        }
+        // The driver did not come to an answer: something else came first.
+        match &*handle.state.borrow() {
+            State::Stopping(ending) | State::Ended(ending) => Err(HostError::Ended(ending.clone())),
+            State::Shelving(_) | State::Paused(_) => Err(HostError::Paused),
+            _ => Err(HostError::NotFound),
+        }
+    }
+
+    /// Says whether a sandbox can be started from a snapshot here, now.
+    pub async fn loadable(&self, snapshot: &SnapshotId) -> Result<(), HostError> {
+        self.shared.backend.loadable(snapshot).await.map_err(HostError::Backend)
+    }
+
+    /// Removes the files of a snapshot.
+    pub async fn forget(&self, snapshot: &SnapshotId) -> Result<(), HostError> {
+        self.shared.backend.forget(snapshot).await.map_err(HostError::Backend)
+    }
+
+    /// Lists the snapshots that exist, whole or half-made.
+    pub async fn snapshots(&self) -> Result<Vec<SnapshotId>, HostError> {
+        self.shared.backend.snapshots().await.map_err(HostError::Backend)
+    }
+
+    /// For how long nobody has used a running sandbox; nothing while somebody
+    /// does, and where it does not run here.
+    pub fn idle(&self, id: &SandboxId) -> Option<Duration> {
+        let handle = self.handle(id).ok()?;
+        running(&handle).ok()?;
+        handle.activity.idle()
     }
 
     /// Takes over a machine that ran when an earlier process ended.
@@ -199,7 +269,8 @@ impl Host {
         drop(handle.commands.send(Command::Stop(Ending::new(cause, detail))).await);
         match settled(handle.state, |state| matches!(state, State::Ended(_))).await {
             State::Ended(ending) => Ok(ending),
-            State::Provisioning | State::Running | State::Stopping(_) => Err(HostError::NotFound),
+            // Released, or paused before it heard of this.
+            _ => Err(HostError::NotFound),
         }
     }
 
@@ -208,7 +279,8 @@ impl Host {
         let handle = self.handle(id)?;
         match settled(handle.state, |state| matches!(state, State::Ended(_))).await {
             State::Ended(ending) => Ok(ending),
-            State::Provisioning | State::Running | State::Stopping(_) => Err(HostError::NotFound),
+            // Released, or paused before it heard of this.
+            _ => Err(HostError::NotFound),
         }
     }
 
@@ -220,10 +292,21 @@ impl Host {
         sent.map_err(|_| HostError::NotFound)
     }
 
-    /// Opens a stream into the sandbox.
+    /// Opens a stream to the guest API of the sandbox, which is in use while the
+    /// stream exists.
     ///
     /// Waits a little for a link that is being re-established.
-    pub async fn open(&self, id: &SandboxId, preface: Preface) -> Result<Stream, HostError> {
+    pub async fn open(&self, id: &SandboxId) -> Result<Stream, HostError> {
+        let used = self.handle(id)?.activity.begin();
+        Ok(Stream::new(self.stream(id, Preface::GuestApi).await?, used))
+    }
+
+    /// Opens a stream into the sandbox that is no use of it.
+    pub(crate) async fn stream(
+        &self,
+        id: &SandboxId,
+        preface: Preface,
+    ) -> Result<mux::Stream, HostError> {
         let mut handle = self.handle(id)?;
         running(&handle)?;
         let connected = handle.link.wait_for(Option::is_some);
@@ -253,19 +336,32 @@ impl Host {
         }
     }
 
+    pub(crate) fn backend(&self) -> &dyn Backend {
+        &*self.shared.backend
+    }
+
     fn drive(&self, id: SandboxId, origin: Origin, deadline: Option<Timestamp>) -> Handle {
         let begun = match origin {
             Origin::Start(..) => State::Provisioning,
+            Origin::Resume(_) => State::Resuming,
             Origin::Adopt => State::Running,
         };
         let (commands, wishes) = mpsc::channel(8);
         let (state_sender, state) = watch::channel(begun);
         let (link_sender, link) = watch::channel(None);
-        let handle = Handle { commands, state, link };
+        let handle = Handle { commands, state, link, activity: Activity::new() };
         match self.driven().entry(id.clone()) {
-            // One driver owns one sandbox.
-            Entry::Occupied(existing) => return existing.get().clone(),
-            Entry::Vacant(vacant) => vacant.insert(handle.clone()),
+            // One driver owns one sandbox. One that has removed the machine of a
+            // pause owns nothing any more.
+            Entry::Occupied(mut existing) => {
+                if !matches!(*existing.get().state.borrow(), State::Paused(_)) {
+                    return existing.get().clone();
+                }
+                existing.insert(handle.clone());
+            }
+            Entry::Vacant(vacant) => {
+                vacant.insert(handle.clone());
+            }
         };
         let driver = Driver {
             id: id.clone(),
@@ -277,12 +373,18 @@ impl Host {
             commands: wishes,
             state: state_sender,
             link: link_sender,
+            stop: None,
         };
         let shared = self.shared.clone();
+        let own = handle.commands.clone();
         // Owned by the map: it ends with the sandbox, or when released.
         tokio::spawn(async move {
             driver.run(origin).await;
-            lock(&shared.driven).remove(&id);
+            if let Entry::Occupied(entry) = lock(&shared.driven).entry(id)
+                && entry.get().commands.same_channel(&own)
+            {
+                entry.remove();
+            }
         });
         handle
     }
@@ -303,8 +405,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn running(handle: &Handle) -> Result<(), HostError> {
     match &*handle.state.borrow() {
-        State::Running => Ok(()),
-        State::Provisioning => Err(HostError::NotRunning),
+        State::Running | State::Copying => Ok(()),
+        State::Provisioning | State::Resuming => Err(HostError::NotRunning),
+        State::Pausing | State::Held | State::Shelving(_) | State::Paused(_) => {
+            Err(HostError::Paused)
+        }
         State::Stopping(ending) | State::Ended(ending) => Err(HostError::Ended(ending.clone())),
     }
 }

@@ -3,6 +3,7 @@
 //! [`spec`] says what a sandbox is made of, [`backend`] is the contract of a
 //! place where it runs, [`lifecycle`] decides what follows what, [`driver`] does
 //! it, one task for each sandbox, and [`host`] holds those of this machine.
+//! [`ledger`] is what they report to and [`activity`] says when one is idle.
 //! [`link`] is the host's end of the byte pipe into the guest and [`guest`] the
 //! client of the API behind it.
 //!
@@ -10,10 +11,13 @@
 //! believes the guest: what it sends is bounded before it is read, and the link
 //! it arrives on says who it is.
 
+pub mod activity;
 pub mod backend;
 pub mod driver;
 pub mod guest;
 pub mod host;
+pub mod ledger;
 pub mod lifecycle;
 pub mod link;
 pub mod spec;
+pub mod volumes;

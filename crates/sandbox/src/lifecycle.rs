@@ -1,9 +1,12 @@
 //! The life of one sandbox, as a function from what we know to what we do next.
 //!
 //! ```text
-//!  Provisioning ──► Running
-//!       │              │
-//!       └──────┬───────┘
+//!  Provisioning ──► Running ◄──► Copying          Resuming
+//!       │            ▲   │                         │    │
+//!       │            │   ▼                         │    └──► Running
+//!       │          Pausing ─► Held ─► Shelving ◄───┘
+//!       │             │        │         └──► Paused
+//!       └──────┬──────┘
 //!              ▼
 //!        Stopping(ending) ──► Ended(ending)
 //! ```
@@ -15,26 +18,56 @@
 //!
 //! Invariants:
 //!
-//! - `Ended` is final.
-//! - A sandbox can be stopped from every state; asking twice is not an error,
-//!   and the first ending is the one that counts.
-//! - The machine is removed on every way to `Ended`.
+//! - `Ended` and `Paused` are final for a driver. A paused sandbox that is
+//!   resumed gets a new one, which begins as `Resuming`.
+//! - A sandbox can be stopped from every state that has a machine; asking twice
+//!   is not an error, and the first ending is the one that counts.
+//! - The machine is removed on every way to `Ended` and to `Paused`.
+//! - Nobody hears that a sandbox runs, is paused or runs again before that is on
+//!   record: those states are entered by [`Event::Recorded`] alone.
+//! - A sandbox is paused only with a whole snapshot. What fails on the way to a
+//!   pause leads back to `Running`, what fails on the way out of one back to
+//!   `Paused`.
 //!
 //! Absent: time limits and deadlines (the driver's), persistence (the ledger's).
 
 use domain::ending::{Cause, Ending};
+
+use crate::backend::Then;
 
 /// Where a sandbox is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     /// Recorded. Its machine is being made and the guest has not answered.
     Provisioning,
+    /// Recorded as paused. Its machine is being made from its own snapshot.
+    Resuming,
     /// The guest answered and has its identity.
     Running,
+    /// It runs, and stands still for a moment while it is copied.
+    Copying,
+    /// Its machine is captured and will not go on unless that fails. Nobody is
+    /// let in.
+    Pausing,
+    /// The snapshot is whole, and the pause is not on record yet.
+    Held,
+    /// The machine is being removed; the snapshot stays.
+    Shelving(Shelved),
+    /// Nothing but the snapshot is left. The end of a driver.
+    Paused(Shelved),
     /// The machine is being removed.
     Stopping(Ending),
     /// Nothing of it is left. Final.
     Ended(Ending),
+}
+
+/// Why nothing but a snapshot is left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shelved {
+    /// Somebody wanted it so.
+    Asked,
+    /// It was to be resumed, and that failed.
+    NotResumed(String),
 }
 
 /// What happened.
@@ -50,8 +83,29 @@ pub enum Event {
     MachineExited(String),
     /// The guest did not answer within its bound, again and again.
     GuestLost(String),
+    /// Somebody wants a snapshot, and this to become of the machine.
+    Capture(Then),
+    /// The snapshot is whole.
+    Captured,
+    /// There is no snapshot.
+    CaptureFailed,
+    /// The fact that was to be recorded is on record.
+    Recorded,
+    /// The record says otherwise, and why.
+    Refused(String),
     /// Everything of the machine is removed.
     Removed,
+}
+
+/// What goes on record before anyone is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fact {
+    /// It runs for the first time.
+    Running,
+    /// It is paused.
+    Paused,
+    /// It runs again.
+    Resumed,
 }
 
 /// What the driver must do after a step.
@@ -59,122 +113,80 @@ pub enum Event {
 pub enum Action {
     /// Nothing.
     Nothing,
-    /// Record that it runs, then answer whoever waits.
-    AnnounceRunning,
+    /// Record this, and say what came of it.
+    Record(Fact),
+    /// Capture the machine.
+    Capture(Then),
+    /// Let a machine go on that stands still.
+    Proceed,
     /// Remove the machine.
     Remove,
-    /// Record the ending, then answer whoever waits.
-    AnnounceEnded,
+    /// Answer whoever waits for the end; record it first if it is one.
+    AnnounceEnd,
 }
 
 /// The state that follows `state` on `event`, and what to do.
 pub fn step(state: State, event: Event) -> (State, Action) {
     use {Event::*, State::*};
     match (state, event) {
-        (Provisioning, GuestReady) => (Running, Action::AnnounceRunning),
-        (Provisioning, StartFailed(why) | MachineExited(why) | GuestLost(why)) => {
+        (Provisioning, GuestReady) => (Provisioning, Action::Record(Fact::Running)),
+        (Resuming, GuestReady) => (Resuming, Action::Record(Fact::Resumed)),
+        (Provisioning | Resuming, Recorded) => (Running, Action::Nothing),
+        (Provisioning, StartFailed(why) | MachineExited(why) | GuestLost(why) | Refused(why)) => {
             (Stopping(Ending::new(Cause::StartFailed, why)), Action::Remove)
         }
-        (Running, MachineExited(why) | StartFailed(why)) => {
+        (Resuming, StartFailed(why) | MachineExited(why) | GuestLost(why) | Refused(why)) => {
+            (Shelving(Shelved::NotResumed(why)), Action::Remove)
+        }
+
+        (Running, Capture(Then::Continue)) => (Copying, Action::Capture(Then::Continue)),
+        (Running, Capture(Then::Hold)) => (Pausing, Action::Capture(Then::Hold)),
+        (Copying, Captured) => (Running, Action::Nothing),
+        (Copying, CaptureFailed) => (Running, Action::Proceed),
+        (Pausing, Captured) => (Held, Action::Record(Fact::Paused)),
+        (Held, Recorded) => (Shelving(Shelved::Asked), Action::Remove),
+        (Pausing, CaptureFailed) | (Held, Refused(_)) => (Running, Action::Proceed),
+
+        (Running | Copying | Pausing | Held, MachineExited(why) | StartFailed(why)) => {
             (Stopping(Ending::new(Cause::MachineExited, why)), Action::Remove)
         }
-        (Running, GuestLost(why)) => (Stopping(Ending::new(Cause::GuestLost, why)), Action::Remove),
-        (Provisioning | Running, Stop(ending)) => (Stopping(ending), Action::Remove),
+        (Running | Copying | Pausing | Held, GuestLost(why)) => {
+            (Stopping(Ending::new(Cause::GuestLost, why)), Action::Remove)
+        }
+        (Provisioning | Resuming | Running | Copying | Pausing | Held, Stop(ending)) => {
+            (Stopping(ending), Action::Remove)
+        }
 
-        (Stopping(ending), Removed) => (Ended(ending), Action::AnnounceEnded),
+        (Stopping(ending), Removed) => (Ended(ending), Action::AnnounceEnd),
+        (Shelving(shelved), Removed) => (Paused(shelved), Action::AnnounceEnd),
 
         // The first ending counts, and a guest that becomes ready while its
         // machine is being removed changes nothing.
         (
-            state @ Stopping(_),
-            GuestReady | StartFailed(_) | Stop(_) | MachineExited(_) | GuestLost(_),
+            state @ (Stopping(_) | Shelving(_)),
+            GuestReady | StartFailed(_) | Stop(_) | MachineExited(_) | GuestLost(_) | Capture(_)
+            | Captured | CaptureFailed | Recorded | Refused(_),
         ) => (state, Action::Nothing),
-        (Running, GuestReady) => (Running, Action::Nothing),
-        (state @ (Provisioning | Running), Removed) => (state, Action::Nothing),
+        (state @ (Running | Copying | Pausing | Held), GuestReady | Removed) => {
+            (state, Action::Nothing)
+        }
+        (state @ Running, Captured | CaptureFailed | Recorded | Refused(_)) => {
+            (state, Action::Nothing)
+        }
+        (state @ (Copying | Pausing), Capture(_) | Recorded | Refused(_)) => {
+            (state, Action::Nothing)
+        }
+        (state @ Held, Capture(_) | Captured | CaptureFailed) => (state, Action::Nothing),
+        (state @ (Provisioning | Resuming), Capture(_) | Captured | CaptureFailed | Removed) => {
+            (state, Action::Nothing)
+        }
         (
-            state @ Ended(_),
-            GuestReady | StartFailed(_) | Stop(_) | MachineExited(_) | GuestLost(_) | Removed,
+            state @ (Ended(_) | Paused(_)),
+            GuestReady | StartFailed(_) | Stop(_) | MachineExited(_) | GuestLost(_) | Capture(_)
+            | Captured | CaptureFailed | Recorded | Refused(_) | Removed,
         ) => (state, Action::Nothing),
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn any_event() -> impl Strategy<Value = Event> {
-        prop_oneof![
-            Just(Event::GuestReady),
-            Just(Event::StartFailed("s".into())),
-            Just(Event::Stop(Ending::new(Cause::Requested, "asked"))),
-            Just(Event::Stop(Ending::new(Cause::TimeLimit, "time"))),
-            Just(Event::MachineExited("m".into())),
-            Just(Event::GuestLost("g".into())),
-            Just(Event::Removed),
-        ]
-    }
-
-    fn run(events: &[Event]) -> (State, Vec<Action>) {
-        let mut actions = Vec::new();
-        let state = events.iter().fold(State::Provisioning, |state, event| {
-            let (state, action) = step(state, event.clone());
-            actions.push(action);
-            state
-        });
-        (state, actions)
-    }
-
-    fn stop() -> Event {
-        Event::Stop(Ending::new(Cause::Requested, "asked"))
-    }
-
-    #[test]
-    fn a_sandbox_lives_and_is_stopped() {
-        let (state, actions) = run(&[Event::GuestReady, stop(), Event::Removed]);
-        assert_eq!(state, State::Ended(Ending::new(Cause::Requested, "asked")));
-        assert_eq!(actions, [Action::AnnounceRunning, Action::Remove, Action::AnnounceEnded]);
-    }
-
-    /// K16: what cannot start fails with its cause.
-    #[test]
-    fn a_failed_start_keeps_its_cause() {
-        let (state, _) = run(&[Event::StartFailed("no space".into()), stop(), Event::Removed]);
-        assert_eq!(state, State::Ended(Ending::new(Cause::StartFailed, "no space")));
-    }
-
-    proptest! {
-        /// A sandbox can be stopped from every state.
-        #[test]
-        fn stopping_always_leads_to_the_end(events in prop::collection::vec(any_event(), 0..20)) {
-            let mut events = events;
-            events.extend([stop(), Event::Removed]);
-            prop_assert!(matches!(run(&events).0, State::Ended(_)));
-        }
-
-        /// `Ended` is final, and the first ending is the one that counts.
-        #[test]
-        fn an_ending_never_changes(events in prop::collection::vec(any_event(), 0..20)) {
-            let mut ending: Option<Ending> = None;
-            let mut state = State::Provisioning;
-            for event in events {
-                state = step(state, event).0;
-                if let State::Stopping(now) | State::Ended(now) = &state {
-                    prop_assert_eq!(ending.get_or_insert_with(|| now.clone()), now);
-                } else {
-                    prop_assert!(ending.is_none(), "a sandbox came back from its end");
-                }
-            }
-        }
-
-        /// The machine is removed exactly once on every way to the end.
-        #[test]
-        fn the_machine_is_removed_once(events in prop::collection::vec(any_event(), 0..20)) {
-            let (state, actions) = run(&events);
-            let removals = actions.iter().filter(|action| **action == Action::Remove).count();
-            let ended = matches!(state, State::Stopping(_) | State::Ended(_));
-            prop_assert_eq!(removals, usize::from(ended));
-        }
-    }
-}
+mod tests;

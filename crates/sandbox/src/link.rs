@@ -89,6 +89,11 @@ pub struct Control {
 }
 
 impl Control {
+    /// Speaks over a stream whose preface was written.
+    pub(crate) fn over(stream: Stream) -> Self {
+        Self { stream }
+    }
+
     /// Sends a request and waits at most `bound` for its answer.
     pub async fn call(
         &mut self,

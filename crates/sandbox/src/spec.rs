@@ -2,7 +2,7 @@
 
 use domain::{environment::Environment, image::Image, size::Resources};
 
-use crate::backend::Sealed;
+use crate::{backend::Sealed, volumes::Disk};
 
 /// Everything a backend needs to make the machine.
 ///
@@ -15,6 +15,9 @@ pub struct SandboxSpec {
     pub resources: Resources,
     /// What it starts from.
     pub source: Source,
+    /// What its slots hold before it goes on: a machine that was captured finds
+    /// what it had mounted.
+    pub disks: Vec<Disk>,
 }
 
 /// What a sandbox starts from.

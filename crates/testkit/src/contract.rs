@@ -11,8 +11,10 @@ use tokio::time::timeout;
 
 use crate::fixtures::sandbox_id;
 
+pub mod snapshots;
+
 /// No backend may take longer than this for anything here, even emulated.
-const BOUND: Duration = Duration::from_secs(120);
+pub(crate) const BOUND: Duration = Duration::from_secs(120);
 
 /// `create` twice with one id makes one sandbox.
 pub async fn creating_twice_makes_one_sandbox(backend: Arc<dyn Backend>, spec: &SandboxSpec) {

@@ -15,7 +15,7 @@ use std::{
 };
 
 use guest_protocol::{
-    control::{self, Identity, Newcomer, Request, Response},
+    control::{self, Identity, Network, Newcomer, Request, Response},
     hello::{HelloAck, VERSION},
     link::Transport,
     mux::{self, Limits, Role, Stream},
@@ -34,7 +34,7 @@ pub struct FakeGuest {
     state: Arc<Mutex<Knowledge>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Knowledge {
     /// Whether it answers hellos only.
     mute: bool,
@@ -42,6 +42,7 @@ struct Knowledge {
     identified: usize,
     woken: usize,
     newcomer: Option<Newcomer>,
+    network: Option<Network>,
     files: BTreeMap<String, Vec<u8>>,
     processes: BTreeMap<u32, watch::Sender<bool>>,
     tags: BTreeMap<String, u32>,
@@ -75,6 +76,11 @@ impl FakeGuest {
         self.knowledge().newcomer.clone()
     }
 
+    /// The network it was last told to have.
+    pub fn network(&self) -> Option<Network> {
+        self.knowledge().network.clone()
+    }
+
     /// Makes it answer hellos and nothing else, until the end.
     pub fn fall_silent(&self) {
         self.knowledge().mute = true;
@@ -93,6 +99,22 @@ impl FakeGuest {
     /// The content of a file.
     pub fn file(&self, path: &str) -> Option<Vec<u8>> {
         self.knowledge().files.get(path).cloned()
+    }
+
+    /// A copy of all that it knows, as a capture of its memory has it.
+    pub(crate) fn copied(&self) -> Self {
+        let mut copy = self.knowledge().clone();
+        for kill in copy.processes.values_mut() {
+            // Killing the one in the copy leaves the other alone.
+            let killed = *kill.borrow();
+            *kill = watch::Sender::new(killed);
+        }
+        Self { state: Arc::new(Mutex::new(copy)) }
+    }
+
+    /// The processes that run inside, by number.
+    pub fn processes(&self) -> Vec<u32> {
+        self.knowledge().processes.keys().copied().collect()
     }
 
     /// Serves hosts, one after another, until the task is ended.
@@ -148,6 +170,10 @@ impl FakeGuest {
                     Response::Done
                 }
                 Request::Volume(request) => self.volume(request),
+                Request::Network(network) => {
+                    self.knowledge().network = Some(*network);
+                    Response::Done
+                }
             };
             control::write(&mut stream, &response).await?;
         }
@@ -193,6 +219,7 @@ pub(crate) struct Port {
 struct Plug {
     host: Option<DuplexStream>,
     closed: bool,
+    frozen: bool,
     wakers: Vec<Waker>,
 }
 
@@ -201,6 +228,13 @@ impl Port {
     pub(crate) fn plug(&self, host: DuplexStream) {
         let mut plug = self.plug_state();
         plug.host = Some(host);
+        plug.wakers.drain(..).for_each(Waker::wake);
+    }
+
+    /// Makes the guest stand still, or go on: nothing comes and nothing goes.
+    pub(crate) fn freeze(&self, frozen: bool) {
+        let mut plug = self.plug_state();
+        plug.frozen = frozen;
         plug.wakers.drain(..).for_each(Waker::wake);
     }
 
@@ -227,6 +261,9 @@ impl Port {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
         plug.wakers.push(cx.waker().clone());
+        if plug.frozen {
+            return Poll::Pending;
+        }
         let Some(host) = plug.host.as_mut() else { return Poll::Pending };
         match operation(Pin::new(host), cx) {
             Poll::Ready(Ok(Some(done))) => Poll::Ready(Ok(done)),

@@ -24,11 +24,11 @@ pub fn sandbox_id() -> SandboxId {
     SandboxId::from_random(distinct_bytes())
 }
 
-/// A snapshot that does not exist yet, with a key of its own.
+/// A different snapshot with each call, under a key of its own.
 pub fn sealed() -> Sealed {
-    let bytes = distinct_bytes();
-    let key = SnapshotKey::from_random([bytes, bytes].concat().try_into().unwrap_or([7; 32]));
-    Sealed { id: SnapshotId::from_random(bytes), key }
+    let mut key = [0x4b; 32];
+    key[..16].copy_from_slice(&distinct_bytes());
+    Sealed { id: SnapshotId::from_random(distinct_bytes()), key: SnapshotKey::from_random(key) }
 }
 
 /// 16 bytes that no other call in this process returns.
@@ -85,5 +85,6 @@ pub fn spec() -> SandboxSpec {
         image: image(),
         resources: Resources::of(domain::size::SizeClass::Small),
         source: Source::Template,
+        disks: Vec::new(),
     }
 }

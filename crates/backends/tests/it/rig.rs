@@ -84,6 +84,7 @@ impl Rig {
             image,
             resources: Resources::of(SizeClass::Small),
             source: Source::Template,
+            disks: Vec::new(),
         };
         Ok(Self { backend: Arc::new(backend), spec, config })
     }

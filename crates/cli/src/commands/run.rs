@@ -106,7 +106,12 @@ pub(super) async fn with_sandbox<T>(
     let mut random = [0; 16];
     (local::sources().random)(&mut random);
     let id = SandboxId::from_random(random);
-    let spec = SandboxSpec { image: image.clone(), resources, source: Source::Template };
+    let spec = SandboxSpec {
+        image: image.clone(),
+        resources,
+        source: Source::Template,
+        disks: Vec::new(),
+    };
     let worked = started(&host, &id, spec, signals, work).await;
     // Whatever happened: when this returns, nothing of the machine is left.
     let removed = match host.terminate(&id, Cause::Requested).await {

@@ -242,6 +242,7 @@ async fn prepare(host: Host, images: Arc<ImageFolder>) {
         image,
         resources: Resources::of(SizeClass::default()),
         source: Source::Template,
+        disks: Vec::new(),
     };
     let prepared = host.prepare(&spec).await;
     waiting.finish_and_clear();

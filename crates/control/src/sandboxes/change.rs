@@ -133,7 +133,9 @@ pub(crate) fn running(row: Sandbox) -> Result<Sandbox, Error> {
 pub(crate) fn from_host(error: HostError) -> Error {
     match error {
         HostError::NotFound => Error::not_running("the sandbox has ended"),
-        HostError::NotRunning | HostError::Ended(_) => Error::not_running(error.to_string()),
+        HostError::NotRunning | HostError::Paused | HostError::Busy | HostError::Ended(_) => {
+            Error::not_running(error.to_string())
+        }
         HostError::Backend(sandbox::backend::BackendError::NotFound) => {
             Error::not_running("the sandbox has ended")
         }
@@ -141,6 +143,8 @@ pub(crate) fn from_host(error: HostError) -> Error {
             detail: "the sandbox does not answer now; try again",
             source: Some(Box::new(error)),
         },
-        HostError::Backend(_) => Error::Internal { source: Box::new(error) },
+        HostError::Backend(_) | HostError::NotRecorded(_) | HostError::NotResumed(_) => {
+            Error::Internal { source: Box::new(error) }
+        }
     }
 }

@@ -59,8 +59,12 @@ impl Control {
         let refusal = match self.store().add_sandbox(&row, &fingerprint, most, &line).await? {
             Added::New => {
                 let id = row.id.clone();
-                let spec =
-                    SandboxSpec { image, resources: row.resources, source: Source::Template };
+                let spec = SandboxSpec {
+                    image,
+                    resources: row.resources,
+                    source: Source::Template,
+                    disks: Vec::new(),
+                };
                 let personality =
                     Personality { environment: new.environment, ..Personality::default() };
                 let control = self.clone();

@@ -1,3 +1,5 @@
+//! Every spelling of a host, and what has none.
+
 use proptest::prelude::*;
 
 use super::*;

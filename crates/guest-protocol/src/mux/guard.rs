@@ -165,6 +165,9 @@ impl<IO> Guard<IO> {
         if header.kind == DATA || header.has(FIN | RST) {
             self.hand_over(header.stream);
         }
+        if header.has(FIN) && !header.has(RST) {
+            self.ledger.finished(header.stream);
+        }
         header.write(&mut self.output);
         self.passing = payload;
         Ok(())

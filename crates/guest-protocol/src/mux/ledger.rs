@@ -40,6 +40,8 @@ struct Account {
     handed: usize,
     joined: BytesMut,
     due: bool,
+    /// The peer has said that it says no more.
+    finished: bool,
 }
 
 impl Account {
@@ -79,6 +81,18 @@ impl Ledger {
                 Err(io::Error::new(io::ErrorKind::InvalidData, "the peer opens a stream twice"))
             }
         }
+    }
+
+    /// The peer has ended a stream in order.
+    pub(super) fn finished(&self, id: u32) {
+        if let Some(account) = self.books().streams.get_mut(&id) {
+            account.finished = true;
+        }
+    }
+
+    /// Whether the peer has ended a stream in order, and did not break it off.
+    pub(super) fn is_finished(&self, id: u32) -> bool {
+        self.books().streams.get(&id).is_some_and(|account| account.finished)
     }
 
     /// Nobody reads it any more.

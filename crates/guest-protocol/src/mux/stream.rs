@@ -1,7 +1,12 @@
 //! One stream of a session.
+//!
+//! yamux reports the end of a stream, its reset and the loss of the session
+//! alike, as an end. Here only the first is one: what was cut off must not look
+//! complete. One case stays alike: a peer that resets a stream after we ended our
+//! side says so with the bytes of an end.
 
 use std::{
-    io,
+    io::{self, ErrorKind},
     pin::Pin,
     task::{Context, Poll},
 };
@@ -38,11 +43,18 @@ impl AsyncRead for Stream {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let stream = self.get_mut();
-        let outcome = Pin::new(&mut stream.inner).poll_read(cx, buffer);
-        if outcome.is_pending() {
-            stream.ledger.drained(stream.id);
+        let before = buffer.filled().len();
+        match Pin::new(&mut stream.inner).poll_read(cx, buffer) {
+            Poll::Pending => {
+                stream.ledger.drained(stream.id);
+                Poll::Pending
+            }
+            Poll::Ready(Ok(())) if buffer.filled().len() == before && buffer.remaining() > 0 => {
+                let finished = stream.ledger.is_finished(stream.id);
+                Poll::Ready(if finished { Ok(()) } else { Err(ErrorKind::ConnectionReset.into()) })
+            }
+            outcome => outcome,
         }
-        outcome
     }
 }
 

@@ -94,10 +94,30 @@ async fn a_lost_pipe_ends_every_stream() {
     let _arrived = timeout(SOON, guest.incoming.recv()).await.unwrap().unwrap();
     guest_driver.abort();
     let mut rest = Vec::new();
-    // Either an error or the end of the stream, and soon.
-    drop(timeout(SOON, stream.read_to_end(&mut rest)).await.unwrap());
+    let lost = timeout(SOON, stream.read_to_end(&mut rest)).await.unwrap();
+    assert_eq!(lost.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
     drop(timeout(SOON, host_driver).await.unwrap());
     assert!(host.opener.open().await.is_err());
+}
+
+/// What was cut off does not look complete.
+#[tokio::test]
+async fn a_reset_is_not_an_end() {
+    let (host, mut guest) = start(4096);
+    for reset in [true, false] {
+        let mut stream = host.opener.open().await.unwrap();
+        stream.write_all(b"x").await.unwrap();
+        let mut arrived = timeout(SOON, guest.incoming.recv()).await.unwrap().unwrap();
+        arrived.write_all(b"half").await.unwrap();
+        if !reset {
+            arrived.shutdown().await.unwrap();
+        }
+        drop(arrived);
+        let mut seen = Vec::new();
+        let outcome = timeout(SOON, stream.read_to_end(&mut seen)).await.unwrap();
+        assert_eq!(outcome.is_err(), reset);
+        assert_eq!(seen, b"half");
+    }
 }
 
 proptest! {

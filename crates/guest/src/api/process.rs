@@ -29,7 +29,7 @@ use crate::{
 pub(crate) async fn start(api: &Rc<Api>, request: Request<Incoming>) -> Response<Body> {
     let (head, incoming) = request.into_parts();
     let prepared = async {
-        let uid = api.account(users::named(&head.headers).as_deref())?;
+        let uid = api.account(users::named(&head.headers).as_deref()).await?;
         let request: StartRequest = rpc::stream_request(incoming).await?;
         prepare(uid, request, &head.headers)
     };

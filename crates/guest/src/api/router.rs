@@ -149,7 +149,7 @@ async fn filesystem(api: &Rc<Api>, method: &str, request: Request<Incoming>) -> 
             head.headers.remove(hyper::header::TRANSFER_ENCODING);
             return forward::forward(api, uid, head, body::full(text)).await;
         }
-        let uid = api.account(users::named(&head.headers).as_deref())?;
+        let uid = api.account(users::named(&head.headers).as_deref()).await?;
         forward::forward(api, uid, head, pass(incoming)).await
     };
     match work.await {
@@ -166,7 +166,7 @@ async fn files(api: &Rc<Api>, request: Request<Incoming>) -> Response<Body> {
     let work = async {
         let named = query.get("username").map(str::to_owned).filter(|name| !name.is_empty());
         let name = named.or_else(|| users::named(&head.headers));
-        let uid = api.account(name.as_deref())?;
+        let uid = api.account(name.as_deref()).await?;
         forward::forward(api, uid, head, pass(incoming)).await
     };
     match work.await {

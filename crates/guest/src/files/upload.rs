@@ -3,13 +3,14 @@
 //! A file is made, given its owner and then written in place, in that order:
 //! watchers count on it. Nothing is collected in memory; a file that cannot
 //! take what comes makes the sender wait. What was written of an upload that
-//! breaks off stays.
+//! fails or breaks off is removed; a file that was there before is then empty.
+//! One that the disk has no room for is refused before anything is touched.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{self, Read},
-    os::unix::fs::{OpenOptionsExt as _, fchown},
-    path::PathBuf,
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, fchown},
+    path::{Path, PathBuf},
     rc::Rc,
 };
 
@@ -18,7 +19,7 @@ use flate2::read::MultiGzDecoder;
 use guest_protocol::filesystem::WriteInfo;
 use hyper::{
     Request, Response, StatusCode,
-    body::Incoming,
+    body::{Body as _, Incoming},
     header::{CONTENT_ENCODING, CONTENT_TYPE},
 };
 use tokio::{
@@ -63,7 +64,12 @@ pub(crate) async fn answer(worker: &Rc<Worker>, request: Request<Incoming>) -> R
         Ok(metadata) if kind.starts_with("multipart/form-data") => {
             parts(worker, &kind, path, &metadata, &mut incoming).await
         }
-        Ok(metadata) => whole(worker, path, gzip, metadata, &mut incoming).await,
+        Ok(metadata) => {
+            // Of gzip it is not known what it becomes.
+            let announced = incoming.size_hint().exact().filter(|_| !gzip);
+            let target = Target { gzip, announced, metadata, ..Target::of(worker) };
+            whole(worker, path, target, &mut incoming).await
+        }
     };
     match outcome {
         Ok(written) => {
@@ -71,7 +77,7 @@ pub(crate) async fn answer(worker: &Rc<Worker>, request: Request<Incoming>) -> R
             body::json(StatusCode::OK, text)
         }
         Err(failure) => {
-            body::discard(&mut incoming).await;
+            body::discard(incoming);
             failure.plain()
         }
     }
@@ -81,16 +87,20 @@ pub(crate) async fn answer(worker: &Rc<Worker>, request: Request<Incoming>) -> R
 async fn whole(
     worker: &Worker,
     path: Option<&str>,
-    gzip: bool,
-    metadata: Metadata,
+    target: Target,
     body: &mut Incoming,
 ) -> Result<Vec<WriteInfo>, Failure> {
     let path = path.ok_or_else(|| Failure::new(Kind::Invalid, "the query names no path"))?;
-    let target = Target { path: worker.resolve(path), gzip, metadata, ..Target::of(worker) };
+    let target = Target { path: worker.resolve(path), ..target };
     let mut writing = Writing::begin(target);
-    while let Some(bytes) = next(body).await? {
-        if !writing.write(bytes).await {
-            break;
+    loop {
+        tokio::select! {
+            // It has failed, whatever is still to come.
+            () = writing.pieces.closed() => break,
+            bytes = next(body) => match bytes? {
+                Some(bytes) => { writing.write(bytes).await; }
+                None => break,
+            }
         }
     }
     Ok(vec![writing.finish().await?])
@@ -164,18 +174,22 @@ struct Target {
     uid: u32,
     gid: u32,
     gzip: bool,
+    /// Bytes that will come, where that is known.
+    announced: Option<u64>,
     metadata: Metadata,
 }
 
 impl Target {
     fn of(worker: &Worker) -> Self {
         let Worker { uid, gid, .. } = *worker;
-        Self { path: PathBuf::new(), uid, gid, gzip: false, metadata: Metadata::new() }
+        let (path, metadata) = (PathBuf::new(), Metadata::new());
+        Self { path, uid, gid, gzip: false, announced: None, metadata }
     }
 }
 
 /// A file being written on a thread of its own.
 struct Writing {
+    /// An empty piece is the end; without one the upload broke off.
     pieces: mpsc::Sender<Bytes>,
     outcome: JoinHandle<Result<WriteInfo, Failure>>,
 }
@@ -183,58 +197,49 @@ struct Writing {
 impl Writing {
     fn begin(target: Target) -> Self {
         let (pieces, queue) = mpsc::channel(QUEUE);
-        let outcome =
-            spawn_blocking(move || write(&target, Pieces { queue, current: Bytes::new() }));
+        let outcome = spawn_blocking(move || {
+            write(&target, Pieces { queue, current: Bytes::new(), ended: false })
+        });
         Self { pieces, outcome }
     }
 
     /// Whether the file takes more; if not, [`Writing::finish`] says why.
     async fn write(&mut self, bytes: Bytes) -> bool {
+        if bytes.is_empty() {
+            return true;
+        }
         self.pieces.send(bytes).await.is_ok()
     }
 
     async fn finish(self) -> Result<WriteInfo, Failure> {
-        drop(self.pieces);
+        // A file that takes no more has its reason ready.
+        self.pieces.send(Bytes::new()).await.ok();
         self.outcome.await.map_err(Failure::internal)?
     }
 }
 
-/// Writes one file to its end. Blocking.
+/// Writes one file to its end, or removes what was written. Blocking.
 fn write(target: &Target, pieces: Pieces) -> Result<WriteInfo, Failure> {
     let path = &target.path;
     let about = |error: io::Error| Failure::about(path, &error);
     directories::make_parent(path)?;
-    let mut file = File::options()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o666)
-        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
-        .open(path)
-        .map_err(about)?;
+    let (file, made) = open(path).map_err(about)?;
     if !file.metadata().map_err(about)?.is_file() {
         let text = format!("path '{}' is not a regular file", path.display());
         return Err(Failure::new(Kind::Invalid, text));
     }
-    // Fails for a file of somebody else that may be written; it stays theirs.
-    fchown(&file, Some(target.uid), Some(target.gid)).ok();
-    let copied = if target.gzip {
-        copy(MultiGzDecoder::new(pieces), &mut file)
+    let room = target.announced.is_none_or(|length| has_room(&file, length));
+    let written = if room {
+        fill(target, pieces, &file, made)
     } else {
-        copy(pieces, &mut file)
+        Err(about(io::Error::from_raw_os_error(libc::ENOSPC)))
     };
-    copied.map_err(|error| match error.kind() {
-        io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData
-            if error.raw_os_error().is_none() =>
-        {
-            Failure::new(Kind::Invalid, format!("the body is not gzip: {error}"))
-        }
-        io::ErrorKind::UnexpectedEof if error.raw_os_error().is_none() => {
-            Failure::new(Kind::Invalid, "the gzip body ends too early")
-        }
-        _ => about(error),
-    })?;
-    metadata::replace(&file, &target.metadata).map_err(about)?;
+    if written.is_err() && made {
+        fs::remove_file(path).ok();
+    } else if written.is_err() && room {
+        file.set_len(0).ok();
+    }
+    written?;
     Ok(WriteInfo {
         path: path.to_string_lossy().into_owned(),
         name: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
@@ -243,13 +248,55 @@ fn write(target: &Target, pieces: Pieces) -> Result<WriteInfo, Failure> {
     })
 }
 
+/// Opens what is there, or makes it; whether it was made.
+fn open(path: &Path) -> io::Result<(File, bool)> {
+    let mut options = File::options();
+    options.write(true).mode(0o666).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+    match options.open(path) {
+        Ok(file) => Ok((file, false)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            options.create(true).open(path).map(|file| (file, true))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn fill(target: &Target, pieces: Pieces, file: &File, made: bool) -> Result<(), Failure> {
+    let about = |error: io::Error| Failure::about(&target.path, &error);
+    if !made {
+        // Of a new file this would be an event of its own.
+        file.set_len(0).map_err(about)?;
+    }
+    // Fails for a file of somebody else that may be written; it stays theirs.
+    fchown(file, Some(target.uid), Some(target.gid)).ok();
+    let copied =
+        if target.gzip { copy(MultiGzDecoder::new(pieces), file) } else { copy(pieces, file) };
+    copied.map_err(|error| match error.kind() {
+        _ if error.raw_os_error().is_some() => about(error),
+        io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData => {
+            Failure::new(Kind::Invalid, format!("the body is not gzip: {error}"))
+        }
+        io::ErrorKind::UnexpectedEof => Failure::new(Kind::Invalid, "the gzip body ends too early"),
+        io::ErrorKind::ConnectionAborted => Failure::new(Kind::Invalid, "the upload broke off"),
+        _ => about(error),
+    })?;
+    metadata::replace(file, &target.metadata).map_err(about)
+}
+
+/// Whether the disk takes so many bytes in the place of what the file holds.
+fn has_room(file: &File, length: u64) -> bool {
+    let (Ok(disk), Ok(own)) = (rustix::fs::fstatvfs(file), file.metadata()) else { return true };
+    // Some file systems do not say how large they are.
+    disk.f_blocks == 0 || disk.f_bavail * disk.f_frsize + own.blocks() * 512 >= length
+}
+
 /// Copies with one buffer of a fixed size, whatever gzip makes of a piece.
-fn copy(mut from: impl Read, to: &mut File) -> io::Result<()> {
+fn copy(mut from: impl Read, mut to: &File) -> io::Result<()> {
     let mut buffer = vec![0; 64 * 1024];
     loop {
         match from.read(&mut buffer) {
             Ok(0) => return Ok(()),
-            Ok(n) => io::Write::write_all(to, &buffer[..n])?,
+            Ok(n) => io::Write::write_all(&mut to, &buffer[..n])?,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
@@ -260,15 +307,14 @@ fn copy(mut from: impl Read, to: &mut File) -> io::Result<()> {
 struct Pieces {
     queue: mpsc::Receiver<Bytes>,
     current: Bytes,
+    ended: bool,
 }
 
 impl Read for Pieces {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        while self.current.is_empty() {
-            match self.queue.blocking_recv() {
-                Some(piece) => self.current = piece,
-                None => return Ok(0),
-            }
+        if self.current.is_empty() && !self.ended {
+            self.current = self.queue.blocking_recv().ok_or(io::ErrorKind::ConnectionAborted)?;
+            self.ended = self.current.is_empty();
         }
         let n = self.current.len().min(buffer.len());
         self.current.copy_to_slice(&mut buffer[..n]);

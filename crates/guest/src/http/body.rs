@@ -9,9 +9,11 @@ use hyper::{
     body::Incoming,
     header::{CONTENT_TYPE, HeaderValue},
 };
+use tokio::task::spawn_local;
 
-/// What is read of a refused body before the connection is closed instead.
-const MAX_DISCARDED: u64 = 256 * 1024 * 1024;
+/// What is read of a refused body after its answer: whatever was under way when
+/// the answer was given, so that its sender sees the answer and not a break.
+const MAX_DISCARDED: usize = 4 * 1024 * 1024;
 
 /// A body of any kind.
 pub(crate) type Body = UnsyncBoxBody<Bytes, io::Error>;
@@ -53,7 +55,7 @@ pub(crate) async fn read(mut body: Incoming, limit: usize) -> Option<Bytes> {
     let mut bytes = BytesMut::new();
     while let Some(piece) = next(&mut body).await? {
         if bytes.len() + piece.len() > limit {
-            discard(&mut body).await;
+            discard(body);
             return None;
         }
         bytes.extend_from_slice(&piece);
@@ -61,16 +63,18 @@ pub(crate) async fn read(mut body: Incoming, limit: usize) -> Option<Bytes> {
     Some(bytes.freeze())
 }
 
-/// Reads the rest of a body that is refused: a client that is still sending
-/// would see a broken connection instead of the answer.
-pub(crate) async fn discard(body: &mut Incoming) {
-    let mut read = 0;
-    while let Some(Some(piece)) = next(body).await {
-        read += piece.len() as u64;
-        if read > MAX_DISCARDED {
-            return;
+/// Reads on in a body that is refused, while its answer is already on the way,
+/// and then stops, which ends the connection.
+pub(crate) fn discard(mut body: Incoming) {
+    let mut left = MAX_DISCARDED;
+    drop(spawn_local(async move {
+        while let Some(Some(piece)) = next(&mut body).await {
+            left = left.saturating_sub(piece.len());
+            if left == 0 {
+                return;
+            }
         }
-    }
+    }));
 }
 
 /// The next piece; `None` if it broke off, `Some(None)` at the end.

@@ -8,7 +8,7 @@ use guest_protocol::{
     mux::Stream,
 };
 
-use super::{Init, USER, identity, start, volumes};
+use super::{Init, USER, identity, network, start, volumes};
 use crate::messages::{Command, Start, Wiring};
 
 /// How long one command may take.
@@ -26,6 +26,7 @@ pub(super) async fn serve(init: Rc<Init>, mut stream: Stream) -> io::Result<()> 
             }
             Request::Become(newcomer) => answer(identity::become_other(&init, *newcomer).await),
             Request::Volume(request) => volumes::serve(&init, request).await,
+            Request::Network(network) => answer(network::change(&init, *network).await),
         };
         control::write(&mut stream, &response).await?;
     }

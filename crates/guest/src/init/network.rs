@@ -17,3 +17,14 @@ pub(super) fn loopback() -> io::Result<()> {
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &request) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
+
+/// Changes what programs inside see.
+pub(super) async fn change(
+    _: &super::Init,
+    network: guest_protocol::control::Network,
+) -> io::Result<()> {
+    match network.mode {
+        guest_protocol::control::Mode::Off => Ok(()),
+        mode => Err(io::Error::other(format!("mode {mode:?} cannot be set up"))),
+    }
+}

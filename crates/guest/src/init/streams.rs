@@ -18,21 +18,19 @@ use guest_protocol::{
     preface::{self, Preface},
 };
 use tokio::{
-    io::{AsyncRead, AsyncWrite, copy_bidirectional_with_sizes},
+    io::{AsyncRead, AsyncWrite},
     net::{TcpStream, UnixStream},
     task::JoinSet,
     time::timeout,
 };
 
 use super::{API_PORT, Init, RELAY_PORTS, control};
-use crate::messages::ToApi;
+use crate::{messages::ToApi, splice};
 
 /// A stream that says nothing for so long is dropped.
 const PREFACE: Duration = Duration::from_secs(10);
 /// How long a program inside may take to accept.
 const DIAL: Duration = Duration::from_secs(10);
-/// Bytes under way in one direction of one stream.
-const BUFFER: usize = 32 * 1024;
 
 /// Serves sessions over a byte pipe until the pipe fails.
 pub(super) async fn serve<IO>(init: Rc<Init>, pipe: IO) -> io::Result<()>
@@ -89,7 +87,7 @@ async fn api(init: &Init, mut stream: Stream) -> io::Result<()> {
     near.set_nonblocking(true)?;
     let mut near = UnixStream::from_std(near)?;
     init.tell_api(ToApi::Connection, vec![far.into()]).await;
-    copy_bidirectional_with_sizes(&mut stream, &mut near, BUFFER, BUFFER).await.map(drop)
+    splice::join(&mut stream, &mut near).await
 }
 
 /// Connects the stream to a program that listens inside.
@@ -106,7 +104,7 @@ async fn dial(port: u16, mut stream: Stream) -> io::Result<()> {
         Err(_) => connect(Ipv6Addr::LOCALHOST.into()).await?,
     };
     program.set_nodelay(true)?;
-    copy_bidirectional_with_sizes(&mut stream, &mut program, BUFFER, BUFFER).await.map(drop)
+    splice::join(&mut stream, &mut program).await
 }
 
 /// The guest's own listeners are not for callers from outside.

@@ -100,16 +100,38 @@ async fn a_compressed_body_is_written_plain() {
     assert_eq!(host.post("/files?path=/tmp/z", &headers, "plain").await.0, 400);
 }
 
+/// S25, G-05: an upload that does not fit is refused at once, and what was
+/// written of it is gone.
 #[tokio::test]
 async fn a_full_disk_is_said_and_the_guest_goes_on() {
     let guest = guest!();
     let host = guest.identified(&[1000]).await;
-    // The test's /tmp holds 64 MiB.
-    let (status, body) = host.post("/files?path=/tmp/big", &[OCTETS], vec![0; 80 << 20]).await;
-    assert_eq!(status, 507);
-    assert_eq!(&body[..], br#"{"code":507,"message":"not enough disk space"}"#);
-    call(&host, "Remove", json!({ "path": "/tmp/big" })).await.unwrap();
+    let full = &br#"{"code":507,"message":"not enough disk space"}"#[..];
+    let gone = async || call(&host, "Stat", json!({ "path": "/tmp/big" })).await.unwrap_err().code;
+    // The test's /tmp holds 64 MiB. An announced length is enough for a refusal.
+    assert_eq!(host.post("/files?path=/tmp/old", &[OCTETS], "kept").await.0, 200);
+    for path in ["big", "old"] {
+        let (status, body) =
+            host.post_unfinished(&format!("/files?path=/tmp/{path}"), 80 << 20).await;
+        assert_eq!((status, &body[..]), (507, full));
+    }
+    assert_eq!(gone().await, Code::NotFound);
+    assert_eq!(&host.get("/files?path=/tmp/old").await.1[..], b"kept");
+    // Without one, what was written is removed.
+    let (status, body) = host.post_endless("/files?path=/tmp/big").await;
+    assert_eq!((status, &body[..]), (507, full));
+    assert_eq!(gone().await, Code::NotFound);
+    assert_eq!(run(&host, "df --output=used /tmp | tail -1 | tr -d ' '").await.stdout, "4\n");
     assert_eq!(host.post("/files?path=/tmp/small", &[OCTETS], "x").await.0, 200);
+}
+
+#[tokio::test]
+async fn what_was_written_of_an_upload_that_breaks_off_is_removed() {
+    let guest = guest!();
+    let host = guest.identified(&[1000]).await;
+    host.post_broken("/files?path=/tmp/half").await;
+    let script = "while [ -e /tmp/half ]; do sleep 0.05; done; ls /tmp";
+    assert_eq!(run(&host, script).await.stdout, "");
 }
 
 #[tokio::test]

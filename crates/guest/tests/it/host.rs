@@ -19,7 +19,11 @@ use hyper::{Request, Response, body::Incoming, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
-use tokio::{net::UnixStream, time::timeout};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::UnixStream,
+    time::timeout,
+};
 
 /// Every wait of a test ends.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
@@ -114,6 +118,62 @@ impl Host {
         }
         let request = request.body(Full::new(body.into())).expect("a request");
         finish(self.send(request).await).await
+    }
+
+    /// POST of a body that is announced and never sent.
+    pub(crate) async fn post_unfinished(&self, path: &str, length: u64) -> (u16, Bytes) {
+        let (_body, answer) = self.post_raw(path, &format!("content-length: {length}")).await;
+        answer.await
+    }
+
+    /// POST of a body without a length that goes on until the answer is there.
+    pub(crate) async fn post_endless(&self, path: &str) -> (u16, Bytes) {
+        let (mut body, answer) = self.post_raw(path, "transfer-encoding: chunked").await;
+        let sending = async {
+            let chunk = [b"10000\r\n", &[b'x'; 0x10000][..], b"\r\n"].concat();
+            while body.write_all(&chunk).await.is_ok() {}
+            std::future::pending::<()>().await
+        };
+        tokio::select! { answer = answer => answer, () = sending => unreachable!() }
+    }
+
+    /// POST of a body that breaks off.
+    pub(crate) async fn post_broken(&self, path: &str) {
+        let (mut body, _) = self.post_raw(path, "content-length: 1000").await;
+        body.write_all(b"half").await.expect("the body is taken");
+        body.flush().await.expect("the body is taken");
+        // Only now: what follows must not overtake the request.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+
+    /// Begins a request; gives its body to write and its answer to wait for.
+    async fn post_raw(
+        &self,
+        path: &str,
+        header: &str,
+    ) -> (tokio::io::WriteHalf<Stream>, impl Future<Output = (u16, Bytes)> + use<>) {
+        let (mut read, mut write) = tokio::io::split(self.open(Preface::GuestApi).await);
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\
+             content-type: application/octet-stream\r\n{header}\r\n\r\n"
+        );
+        write.write_all(head.as_bytes()).await.expect("the head is sent");
+        write.flush().await.expect("the head is sent");
+        let answer = async move {
+            let mut bytes = Vec::new();
+            let reading = async {
+                // The head and a short body; what follows is the end or a reset.
+                while !bytes.ends_with(b"}") {
+                    assert_ne!(read.read_buf(&mut bytes).await.expect("an answer"), 0);
+                }
+            };
+            timeout(LIMIT, reading).await.expect("an answer in time");
+            let text = String::from_utf8(bytes).expect("text");
+            let (head, body) = text.split_once("\r\n\r\n").expect("a head");
+            let status = head.split(' ').nth(1).expect("a status").parse().expect("a number");
+            (status, Bytes::from(body.to_owned()))
+        };
+        (write, answer)
     }
 
     /// A unary call; an error is what the guest says.

@@ -150,3 +150,37 @@ async fn there_is_no_door_besides_the_documented_ones() {
         assert!(metrics[name].as_u64().unwrap() > 0, "{metrics}");
     }
 }
+
+/// G-07: an account file that never answers stops what needs a name, in time,
+/// and nothing else.
+#[tokio::test]
+async fn an_account_file_that_never_answers_does_not_stop_the_api() {
+    let guest = guest!();
+    let host = guest.identified(&[1000, 0]).await;
+    // A file system whose server never says a word.
+    let script = r#"
+import ctypes, os, time
+libc = ctypes.CDLL(None, use_errno=True)
+fd = os.open("/dev/fuse", os.O_RDWR)
+options = f"fd={fd},rootmode=100000,user_id=0,group_id=0,allow_other".encode()
+if libc.mount(b"x", b"/etc/passwd", b"fuse", 0, options):
+    raise OSError(ctypes.get_errno(), "mount")
+print("mounted", flush=True)
+time.sleep(1000)
+"#;
+    let message = json!({ "process": { "cmd": "python3", "args": ["-c", script] } });
+    let mut messages = start(&host, &[ROOT], &message).await;
+    pid(&mut messages).await;
+    let first = messages.next().await.unwrap();
+    if first["event"]["data"]["stdout"].is_null() {
+        println!("SKIPPED: this kernel has no FUSE: {first}");
+        return;
+    }
+    for _ in 0..6 {
+        let (status, body) = host.get("/files?path=/tmp/a").await;
+        assert_eq!(status, 503, "{body:?}");
+        assert_eq!(host.get("/health").await.0, 204);
+    }
+    assert_eq!(host.get("/metrics").await.0, 200);
+    host.call::<Value>("/process.Process/List", &json!({})).await.unwrap();
+}

@@ -6,7 +6,7 @@ use std::{
 };
 
 use domain::{ending::Cause, environment::Environment, time::Timestamp};
-use guest_protocol::{client::GuestClient, preface::Preface, process};
+use guest_protocol::{client::GuestClient, process};
 use sandbox::{backend::Backend, guest::HostedGuest, host::HostError, spec::Personality};
 use testkit::fixtures::{sandbox_id, spec};
 
@@ -51,7 +51,7 @@ async fn a_sandbox_starts_answers_and_ends() {
     assert_eq!(ending.cause, Cause::Requested);
     assert!(backend.list().await.unwrap().is_empty());
     assert_eq!(book.of(&id), ["running", "requested: it was terminated on request"]);
-    assert!(matches!(host.open(&id, Preface::GuestApi).await, Err(HostError::NotFound)));
+    assert!(matches!(host.open(&id).await, Err(HostError::NotFound)));
 }
 
 /// Two machines of one template differ: identity and entropy are their own.

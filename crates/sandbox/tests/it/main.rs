@@ -6,4 +6,5 @@
 mod hostile;
 mod ledger;
 mod lifetime;
+mod pause;
 mod recovery;

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use domain::ending::Cause;
-use guest_protocol::preface::Preface;
 use sandbox::{backend::Backend, driver::Bounds, host::Host, spec::Personality};
 use testkit::fixtures::{sandbox_id, sources, spec};
 
@@ -21,8 +20,9 @@ async fn a_released_sandbox_is_adopted() {
 
     let second = Host::new(backend.clone(), book.clone(), sources());
     second.adopt(id.clone(), None);
-    second.open(&id, Preface::GuestApi).await.unwrap();
+    second.open(&id).await.unwrap();
     assert_eq!(backend.guest(&id).unwrap().identified(), 1, "it was made somebody else");
+    assert_eq!(backend.guest(&id).unwrap().woken(), 1, "it was not told the time");
     second.terminate(&id, Cause::Requested).await.unwrap();
     assert!(backend.list().await.unwrap().is_empty());
 }

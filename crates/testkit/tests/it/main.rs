@@ -15,3 +15,9 @@ async fn the_fake_backend_keeps_the_contract() {
     contract::what_is_absent_is_said_to_be(backend.clone()).await;
     contract::an_interrupted_create_leaves_nothing_unlisted(backend, &spec).await;
 }
+
+#[tokio::test]
+async fn the_fake_backend_keeps_the_contract_of_snapshots() {
+    let backend = Arc::new(FakeBackend::default());
+    contract::snapshots::all(backend, &fixtures::spec()).await;
+}

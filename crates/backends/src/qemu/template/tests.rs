@@ -34,7 +34,12 @@ fn spec(image: &[u8], kernel: &[u8], size: SizeClass) -> SandboxSpec {
     let path = PathBuf::new();
     let (kernel, modules, rootfs) = (path.clone(), path.clone(), path);
     let image = Image { name, digest, kernel, modules, rootfs, manifest };
-    SandboxSpec { image, resources: Resources::of(size), source: Source::Template }
+    SandboxSpec {
+        image,
+        resources: Resources::of(size),
+        source: Source::Template,
+        disks: Vec::new(),
+    }
 }
 
 #[test]

@@ -78,6 +78,7 @@ async fn ready(config: &Config) -> Outcome<bool> {
         image,
         resources: Resources::of(SizeClass::default()),
         source: Source::Template,
+        disks: Vec::new(),
     };
     local::has_template(config, &spec).await
 }
