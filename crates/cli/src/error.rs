@@ -236,7 +236,7 @@ impl From<Ending> for Failure {
             Cause::TimeLimit => Self::new(Kind::TimedOut, detail),
             Cause::StartFailed => Self::refused(format!("the sandbox did not start: {detail}"))
                 .hint("`coldframe doctor` checks what a sandbox needs"),
-            Cause::Requested | Cause::MachineExited | Cause::GuestLost => {
+            Cause::Requested | Cause::MachineExited | Cause::GuestLost | Cause::Expired => {
                 Self::new(Kind::Unreachable, format!("the sandbox has ended: {detail}"))
             }
         }

@@ -160,6 +160,8 @@ impl From<StoreError> for Error {
             | StoreError::Migrate(_)
             | StoreError::Region { .. }
             | StoreError::Corrupt { .. }
+            | StoreError::SealingKey { .. }
+            | StoreError::Sealed(_)
             | StoreError::Statement(_) => Self::Internal { source: Box::new(error) },
         }
     }

@@ -17,12 +17,20 @@ pub enum Cause {
     MachineExited,
     /// The machine lives, the guest does not answer any more.
     GuestLost,
+    /// It was paused for longer than its snapshot is kept.
+    Expired,
 }
 
 impl Cause {
     /// Every cause, for tests and for parsing.
-    pub const ALL: [Self; 5] =
-        [Self::Requested, Self::TimeLimit, Self::StartFailed, Self::MachineExited, Self::GuestLost];
+    pub const ALL: [Self; 6] = [
+        Self::Requested,
+        Self::TimeLimit,
+        Self::StartFailed,
+        Self::MachineExited,
+        Self::GuestLost,
+        Self::Expired,
+    ];
 
     /// The code used on every surface and in the store.
     pub fn as_str(self) -> &'static str {
@@ -32,13 +40,14 @@ impl Cause {
             Self::StartFailed => "start_failed",
             Self::MachineExited => "machine_exited",
             Self::GuestLost => "guest_lost",
+            Self::Expired => "expired",
         }
     }
 
     /// The final phase it leads to.
     pub fn phase(self) -> Phase {
         match self {
-            Self::Requested | Self::TimeLimit => Phase::Terminated,
+            Self::Requested | Self::TimeLimit | Self::Expired => Phase::Terminated,
             Self::StartFailed | Self::MachineExited | Self::GuestLost => Phase::Failed,
         }
     }

@@ -47,6 +47,82 @@ impl FromStr for SnapshotKind {
     }
 }
 
+/// A name that somebody gave a snapshot: 1 to 64 small letters, digits, `.`,
+/// `_`, `-`, beginning with a letter or a digit, and never the form of an id.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SnapshotName(String);
+
+/// A text that cannot be a snapshot's name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a snapshot's name has 1 to 64 small letters, digits, '.', '_', '-', begins with a letter or \
+     a digit, and not with snp_"
+)]
+pub struct InvalidSnapshotName;
+
+impl SnapshotName {
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for SnapshotName {
+    type Err = InvalidSnapshotName;
+
+    fn from_str(raw: &str) -> Result<Self, InvalidSnapshotName> {
+        let letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        let fits = (1..=64).contains(&raw.len())
+            && raw.bytes().next().is_some_and(letter)
+            && raw.bytes().all(|byte| letter(byte) || b"._-".contains(&byte))
+            && !raw.starts_with("snp_");
+        if fits { Ok(Self(raw.to_owned())) } else { Err(InvalidSnapshotName) }
+    }
+}
+
+impl fmt::Display for SnapshotName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What happens to a sandbox at its time limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnTimeout {
+    /// It ends.
+    #[default]
+    Terminate,
+    /// It is paused.
+    Pause,
+}
+
+/// A word that says nothing about a time limit.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected \"terminate\" or \"pause\"")]
+pub struct InvalidOnTimeout;
+
+impl OnTimeout {
+    /// The word used on every surface and in the store.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Terminate => "terminate",
+            Self::Pause => "pause",
+        }
+    }
+}
+
+impl FromStr for OnTimeout {
+    type Err = InvalidOnTimeout;
+
+    fn from_str(raw: &str) -> Result<Self, InvalidOnTimeout> {
+        match raw {
+            "terminate" => Ok(Self::Terminate),
+            "pause" => Ok(Self::Pause),
+            _ => Err(InvalidOnTimeout),
+        }
+    }
+}
+
 /// The key of one snapshot: 256 bits. Wiped when dropped, never printed.
 #[derive(Clone, ZeroizeOnDrop)]
 pub struct SnapshotKey([u8; 32]);
@@ -79,6 +155,24 @@ mod tests {
             assert_eq!(kind.as_str().parse(), Ok(kind));
         }
         assert_eq!("whole".parse::<SnapshotKind>(), Err(InvalidSnapshotKind));
+    }
+
+    #[test]
+    fn a_name_is_small_plain_and_no_id() {
+        for name in ["a", "0", "python-3.12_warm", &"x".repeat(64)] {
+            assert_eq!(name.parse::<SnapshotName>().unwrap().as_str(), name);
+        }
+        for name in ["", ".a", "-a", "A", "a b", "a/b", "snp_x", "é", "a\n", &"x".repeat(65)] {
+            assert!(name.parse::<SnapshotName>().is_err(), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn every_word_about_a_time_limit_reads_back() {
+        for word in [OnTimeout::Terminate, OnTimeout::Pause] {
+            assert_eq!(word.as_str().parse(), Ok(word));
+        }
+        assert!("stop".parse::<OnTimeout>().is_err());
     }
 
     /// S49: a key cannot reach a log by accident.

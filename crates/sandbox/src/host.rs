@@ -264,6 +264,7 @@ impl Host {
             Cause::StartFailed => "it did not start",
             Cause::MachineExited => "its machine ended",
             Cause::GuestLost => "its guest did not answer",
+            Cause::Expired => "it was paused for longer than that is kept",
         };
         // A driver that does not listen any more has already ended it.
         drop(handle.commands.send(Command::Stop(Ending::new(cause, detail))).await);

@@ -20,6 +20,21 @@ pub enum StoreError {
         /// What was asked for.
         expected: domain::region::Region,
     },
+    /// The key under which keys of snapshots are kept cannot be used.
+    #[error("the key of snapshots in {} {reason}", .path.display())]
+    SealingKey {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What is wrong, and what to do.
+        reason: String,
+        /// Why, where the file itself is the trouble.
+        source: Option<std::io::Error>,
+    },
+    /// What is kept of a snapshot's key is not what was kept.
+    #[error(
+        "the key of snapshot {0} cannot be opened; the database or the sealing key was changed"
+    )]
+    Sealed(domain::id::SnapshotId),
     /// The database did not answer, or not in time.
     #[error("the database is not available")]
     Unavailable(#[source] sqlx::Error),

@@ -13,7 +13,7 @@
 //!   one wins and the other learns it.
 //! - A change and its audit line are one transaction.
 //! - No row has a place for the value of an environment variable or for the text
-//!   of a token (S28).
+//!   of a token (S28). Keys of snapshots are kept sealed ([`sealing`]).
 //!
 //! Deliberately absent: who may do what, which is `control`'s.
 
@@ -25,6 +25,8 @@ pub mod images;
 pub mod oci;
 pub mod organizations;
 pub mod sandboxes;
+pub mod sealing;
+pub mod snapshots;
 pub mod tokens;
 pub mod users;
 

@@ -17,6 +17,7 @@ use std::{
     os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
     path::Path,
     str::FromStr as _,
+    sync::Arc,
     time::Duration,
 };
 
@@ -29,6 +30,7 @@ use sqlx::{
 
 use crate::{
     error::StoreError,
+    sealing::Sealing,
     sql::{Row, Transaction, Value, bound, bounded},
 };
 
@@ -46,6 +48,7 @@ const POSTGRES_CONNECTIONS: u32 = 16;
 #[derive(Clone, Debug)]
 pub struct Store {
     database: Database,
+    sealing: Option<Arc<Sealing>>,
 }
 
 #[derive(Clone, Debug)]
@@ -69,7 +72,16 @@ impl Store {
         } else {
             return Err(StoreError::Url(without_credentials(url)));
         };
-        Ok(Self { database })
+        Ok(Self { database, sealing: None })
+    }
+
+    /// The same store, which keeps keys of snapshots under `sealing`.
+    pub fn with_sealing(self, sealing: Sealing) -> Self {
+        Self { sealing: Some(Arc::new(sealing)), ..self }
+    }
+
+    pub(crate) fn sealing(&self) -> Option<&Sealing> {
+        self.sealing.as_deref()
     }
 
     /// Closes every connection, so that a file is complete without its log.
@@ -192,6 +204,8 @@ fn sqlite_options() -> SqliteConnectOptions {
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Full)
         .foreign_keys(true)
+        // What was a snapshot's key is overwritten, not only let go of.
+        .pragma("secure_delete", "ON")
         .busy_timeout(PATIENCE)
 }
 

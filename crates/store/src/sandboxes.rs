@@ -1,12 +1,14 @@
 //! Sandboxes: what was asked for, where each one is in its life, how it ended.
 //!
 //! ```text
-//!  provisioning ──► running
-//!        │             │
-//!        └──────┬──────┘
+//!  provisioning ──► running ◄──► paused
+//!        │             │           │
+//!        └──────┬──────┴───────────┘
 //!               ▼
 //!       terminated, failed
 //! ```
+//!
+//! The way into a pause and out of it is in [`rest`].
 //!
 //! Every transition names the phases it may start from in its `WHERE`, so that of
 //! two writers one wins and the other is told [`Moved::No`]. The intent to end a
@@ -16,11 +18,13 @@
 //! The row has no place for the environment: its values live in the memory of
 //! the sandbox only (S27, S28).
 
+pub mod rest;
+
 use std::{collections::BTreeMap, time::Duration};
 
 use domain::{
     ending::{Cause, Ending},
-    id::{Alias, OrganizationId, SandboxId, UserId},
+    id::{Alias, OrganizationId, SandboxId, SnapshotId, UserId},
     image::digest::Digest,
     mode::EgressMode,
     phase::Phase,
@@ -30,10 +34,12 @@ use domain::{
     time::Timestamp,
 };
 
+use self::rest::Rest;
 use crate::{
     Store,
     audit::{self, AuditLine},
     error::StoreError,
+    snapshots::drop_pause,
     sql::{Row, Transaction, values},
 };
 
@@ -76,8 +82,12 @@ pub struct Sandbox {
     pub started: Option<Timestamp>,
     /// When it was gone.
     pub ended: Option<Timestamp>,
-    /// When it ends by its time limit.
+    /// When it ends by its time limit; while it is paused, when it is given up.
     pub expires: Option<Timestamp>,
+    /// When it rests, and what is known while it does.
+    pub rest: Rest,
+    /// The snapshot that it was started from.
+    pub parent: Option<SnapshotId>,
     /// Counts changes of the row.
     pub generation: i64,
 }
@@ -144,11 +154,7 @@ impl Store {
         line: &AuditLine,
     ) -> Result<Added, StoreError> {
         let mut tx = self.begin().await?;
-        tx.execute(
-            "UPDATE organizations SET generation = generation + 1 WHERE id = $1",
-            values![sandbox.organization.as_str()],
-        )
-        .await?;
+        lock(&mut tx, &sandbox.organization).await?;
         if let Some(key) = &fingerprint.key
             && let Some(row) = tx.fetch_optional(BY_KEY, values![key.as_str()]).await?
         {
@@ -162,6 +168,29 @@ impl Store {
             return Ok(Added::Full { in_use });
         }
         insert(&mut tx, sandbox, fingerprint).await?;
+        audit::append(&mut tx, line).await?;
+        tx.commit().await?;
+        Ok(Added::New)
+    }
+
+    /// Records the copies of one request, all of them or none: the organisation
+    /// may have `most` sandboxes.
+    pub async fn add_copies(
+        &self,
+        copies: &[(Sandbox, Fingerprint)],
+        most: u32,
+        line: &AuditLine,
+    ) -> Result<Added, StoreError> {
+        let mut tx = self.begin().await?;
+        lock(&mut tx, &line.organization).await?;
+        let in_use = count(&mut tx, &line.organization).await?;
+        let wanted = u32::try_from(copies.len()).unwrap_or(u32::MAX);
+        if most.saturating_sub(in_use) < wanted {
+            return Ok(Added::Full { in_use });
+        }
+        for (copy, fingerprint) in copies {
+            insert(&mut tx, copy, fingerprint).await?;
+        }
         audit::append(&mut tx, line).await?;
         tx.commit().await?;
         Ok(Added::New)
@@ -247,7 +276,8 @@ impl Store {
         .await
     }
 
-    /// Any live phase → the final phase of `ending`. The first ending stays.
+    /// Any live phase → the final phase of `ending`. The first ending stays. The
+    /// snapshot of a pause goes with it, and its key at once.
     pub async fn mark_ended(
         &self,
         id: &SandboxId,
@@ -255,21 +285,29 @@ impl Store {
         now: Timestamp,
         line: &AuditLine,
     ) -> Result<Moved, StoreError> {
-        self.change(
-            "UPDATE sandboxes SET phase = $2, cause = $3, detail = $4, ended = $5, \
-             generation = generation + 1 \
-             WHERE id = $1 AND phase IN ('provisioning', 'running', 'sleeping', 'paused')",
-            values![
-                id.as_str(),
-                ending.cause.phase().as_str(),
-                ending.cause.as_str(),
-                // Postgres has no NUL in a text.
-                ending.detail.replace('\0', " "),
-                now,
-            ],
-            line,
-        )
-        .await
+        let mut tx = self.begin().await?;
+        let ended = tx
+            .execute(
+                "UPDATE sandboxes SET phase = $2, cause = $3, detail = $4, ended = $5, \
+                 waking = 0, generation = generation + 1 \
+                 WHERE id = $1 AND phase IN ('provisioning', 'running', 'sleeping', 'paused')",
+                values![
+                    id.as_str(),
+                    ending.cause.phase().as_str(),
+                    ending.cause.as_str(),
+                    // Postgres has no NUL in a text.
+                    ending.detail.replace('\0', " "),
+                    now,
+                ],
+            )
+            .await?;
+        if ended == 0 {
+            return Ok(Moved::No);
+        }
+        drop_pause(&mut tx, id).await?;
+        audit::append(&mut tx, line).await?;
+        tx.commit().await?;
+        Ok(Moved::Yes)
     }
 
     /// Moves the time limit of a running sandbox.
@@ -310,7 +348,8 @@ macro_rules! select {
         concat!(
             "SELECT id, alias, organization, owner, region, template, image, size, cpus, \
              memory_mib, disk_mib, processes, network, phase, intent, cause, detail, metadata, \
-             timeout_ms, created, started, ended, expires, request, generation FROM sandboxes ",
+             timeout_ms, created, started, ended, expires, request, generation, on_timeout, \
+             idle_ms, auto_resume, parent, paused, remaining_ms, waking FROM sandboxes ",
             $rest
         )
     };
@@ -326,8 +365,23 @@ const LIST: &str = select!(
      AND (created < $3 OR (created = $3 AND id < $4)) \
      ORDER BY created DESC, id DESC LIMIT $5"
 );
+/// Those that have a machine, or are about to.
 const COUNT: &str = "SELECT COUNT(*) AS live FROM sandboxes WHERE organization = $1 \
-     AND phase IN ('provisioning', 'running', 'sleeping', 'paused')";
+     AND (phase IN ('provisioning', 'running') OR waking = 1)";
+const RESTING: &str = select!(
+    "WHERE phase = 'running' AND intent IS NULL \
+     AND (on_timeout = 'pause' OR idle_ms IS NOT NULL) ORDER BY created, id"
+);
+const OVERDUE: &str = select!(
+    "WHERE phase = 'paused' AND waking = 0 AND intent IS NULL AND expires <= $1 \
+     ORDER BY expires, id LIMIT 100"
+);
+
+/// Makes counting and adding one step. Of two that ask, one waits.
+async fn lock(tx: &mut Transaction, organization: &OrganizationId) -> Result<(), StoreError> {
+    let sql = "UPDATE organizations SET generation = generation + 1 WHERE id = $1";
+    tx.execute(sql, values![organization.as_str()]).await.map(drop)
+}
 
 async fn count(tx: &mut Transaction, organization: &OrganizationId) -> Result<u32, StoreError> {
     match tx.fetch_optional(COUNT, values![organization.as_str()]).await? {
@@ -346,9 +400,9 @@ async fn insert(
     tx.execute(
         "INSERT INTO sandboxes (id, alias, organization, owner, region, template, image, size, \
          cpus, memory_mib, disk_mib, processes, network, phase, metadata, timeout_ms, created, \
-         idempotency, request, generation) \
+         idempotency, request, on_timeout, idle_ms, auto_resume, parent, generation) \
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, 'provisioning', $14, \
-         $15, $16, $17, $18, 0)",
+         $15, $16, $17, $18, $19, $20, $21, $22, 0)",
         values![
             sandbox.id.as_str(),
             sandbox.alias.as_str(),
@@ -368,6 +422,10 @@ async fn insert(
             sandbox.created,
             fingerprint.key.as_deref(),
             fingerprint.request.as_str(),
+            sandbox.rest.on_timeout.as_str(),
+            sandbox.rest.idle,
+            sandbox.rest.auto_resume,
+            sandbox.parent.as_ref().map(SnapshotId::as_str),
         ],
     )
     .await?;
@@ -406,8 +464,23 @@ fn read(row: &Row) -> Result<Sandbox, StoreError> {
         started: row.optional_integer("started")?.map(Timestamp),
         ended: row.optional_integer("ended")?.map(Timestamp),
         expires: row.optional_integer("expires")?.map(Timestamp),
+        rest: Rest {
+            on_timeout: row.parsed("on_timeout")?,
+            idle: duration(row, "idle_ms")?,
+            auto_resume: row.integer("auto_resume")? != 0,
+            paused: row.optional_integer("paused")?.map(Timestamp),
+            remaining: duration(row, "remaining_ms")?,
+            waking: row.integer("waking")? != 0,
+        },
+        parent: row.optional_parsed("parent")?,
         generation: row.integer("generation")?,
     })
+}
+
+fn duration(row: &Row, column: &'static str) -> Result<Option<Duration>, StoreError> {
+    let Some(millis) = row.optional_integer(column)? else { return Ok(None) };
+    let corrupt = |_| StoreError::Corrupt { column, value: millis.to_string() };
+    Ok(Some(Duration::from_millis(u64::try_from(millis).map_err(corrupt)?)))
 }
 
 fn network(word: String) -> Result<EgressMode, StoreError> {

@@ -210,6 +210,40 @@ impl From<domain::time::Timestamp> for Value {
     }
 }
 
+impl From<Option<domain::time::Timestamp>> for Value {
+    fn from(time: Option<domain::time::Timestamp>) -> Self {
+        Self::Integer(time.map(|time| time.0))
+    }
+}
+
+impl From<u64> for Value {
+    /// No length, size or time of ours comes near the end.
+    fn from(integer: u64) -> Self {
+        Self::Integer(Some(i64::try_from(integer).unwrap_or(i64::MAX)))
+    }
+}
+
+impl From<bool> for Value {
+    fn from(truth: bool) -> Self {
+        Self::Integer(Some(i64::from(truth)))
+    }
+}
+
+impl From<std::time::Duration> for Value {
+    fn from(duration: std::time::Duration) -> Self {
+        Self::Integer(Some(i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)))
+    }
+}
+
+impl From<Option<std::time::Duration>> for Value {
+    fn from(duration: Option<std::time::Duration>) -> Self {
+        match duration {
+            Some(duration) => duration.into(),
+            None => Self::Integer(None),
+        }
+    }
+}
+
 /// The parameters of a statement, in order.
 macro_rules! values {
     ($($value:expr),* $(,)?) => { vec![$($crate::sql::Value::from($value)),*] };

@@ -14,12 +14,14 @@ mod installation;
 mod model;
 #[path = "databases/sandboxes.rs"]
 mod sandboxes;
+#[path = "databases/snapshots.rs"]
+mod snapshots;
 #[path = "databases/tokens.rs"]
 mod tokens;
 
 use std::{os::unix::fs::PermissionsExt as _, pin::Pin};
 
-use store::{Store, error::StoreError};
+use store::{Store, error::StoreError, sealing::Sealing};
 use testkit::postgres::Postgres;
 
 /// A fact about a store that has nothing in it yet.
@@ -49,6 +51,15 @@ fn cases() -> Vec<(&'static str, Case)> {
         sandboxes::of_many_endings_one_counts,
         sandboxes::a_list_is_paged_newest_first,
         sandboxes::a_refused_transition_writes_no_line,
+        snapshots::a_snapshot_is_made_and_goes,
+        snapshots::a_snapshots_name_is_one_in_an_organisation,
+        snapshots::a_pause_keeps_what_is_left_of_the_time,
+        snapshots::a_pause_at_the_time_limit_gives_all_of_it_again,
+        snapshots::of_many_resumes_one_begins,
+        snapshots::a_resume_beyond_the_cap_is_refused,
+        snapshots::an_ended_sandbox_leaves_no_key,
+        snapshots::what_is_to_end_is_not_paused,
+        snapshots::copies_come_together_or_not_at_all,
         model::transitions_are_those_of_the_model,
     ]
     .to_vec()
@@ -58,7 +69,7 @@ fn cases() -> Vec<(&'static str, Case)> {
 async fn sqlite_in_memory_keeps_every_fact() {
     for (name, case) in cases() {
         println!("sqlite::memory: {name}");
-        case(Store::open("sqlite::memory:").await.expect("it opens")).await;
+        case(open("sqlite::memory:").await).await;
     }
 }
 
@@ -68,7 +79,7 @@ async fn sqlite_in_a_file_keeps_every_fact() {
     for (index, (name, case)) in cases().into_iter().enumerate() {
         println!("sqlite:// {name}");
         let url = format!("sqlite://{}", folder.path().join(format!("{index}.db")).display());
-        let store = Store::open(&url).await.expect("it opens");
+        let store = open(&url).await;
         case(store.clone()).await;
         store.close().await;
     }
@@ -79,10 +90,46 @@ async fn postgres_keeps_every_fact() {
     let Some(server) = Postgres::start() else { return };
     for (name, case) in cases() {
         println!("postgres:// {name}");
-        let store = Store::open(&server.database()).await.expect("it opens");
+        let store = open(&server.database()).await;
         case(store.clone()).await;
         store.close().await;
     }
+}
+
+async fn open(url: &str) -> Store {
+    let store = Store::open(url).await.expect("it opens");
+    store.with_sealing(Sealing::from_random([9; 32]))
+}
+
+/// A sealing key is made once. One that is missing or another one is an error
+/// while there is a snapshot, and never replaced.
+#[tokio::test]
+async fn a_missing_sealing_key_is_an_error_while_it_is_needed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let url = format!("sqlite://{}", folder.path().join("keys.db").display());
+    let path = folder.path().join("snapshots.key");
+    let open = async |path: &std::path::Path| {
+        Store::open(&url).await.expect("it opens").with_sealing_key(path).await
+    };
+    let store = open(&path).await.expect("the first start makes it");
+    let kept = std::fs::read(&path).expect("the key");
+    snapshots::kept(&store).await;
+    store.close().await;
+    open(&path).await.expect("the same key").close().await;
+
+    let other = folder.path().join("other.key");
+    std::fs::write(&other, "00".repeat(32)).expect("written");
+    std::fs::set_permissions(&other, std::fs::Permissions::from_mode(0o600)).expect("private");
+    let error = open(&other).await.expect_err("another key").to_string();
+    assert!(error.contains("is not the one"), "{error}");
+
+    std::fs::rename(&path, folder.path().join("away")).expect("moved");
+    let error = open(&path).await.expect_err("no key").to_string();
+    assert!(error.contains("is missing") && error.contains("backup"), "{error}");
+    assert!(!path.exists(), "a new key was made");
+    std::fs::rename(folder.path().join("away"), &path).expect("moved back");
+    open(&path).await.expect("it is back").close().await;
+    assert_eq!(std::fs::read(&path).expect("the key"), kept);
 }
 
 /// K17: what was there is there after closing, migrating again and opening.

@@ -21,7 +21,7 @@ use domain::{
     phase::Phase,
 };
 use sandbox::spec::{Personality, SandboxSpec, Source};
-use store::sandboxes::{Added, Sandbox};
+use store::sandboxes::{Added, Sandbox, rest::Rest};
 
 use crate::{
     Control,
@@ -130,6 +130,8 @@ impl Control {
             started: None,
             ended: None,
             expires: None,
+            rest: Rest::default(),
+            parent: None,
             generation: 0,
         };
         Ok((permit, image, row))

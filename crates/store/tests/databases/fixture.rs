@@ -16,7 +16,7 @@ use store::{
     Store,
     audit::{AuditLine, Outcome},
     organizations::Organization,
-    sandboxes::{Added, Fingerprint, Sandbox},
+    sandboxes::{Added, Fingerprint, Sandbox, rest::Rest},
     users::User,
 };
 use testkit::fixtures::distinct_bytes;
@@ -75,6 +75,8 @@ pub(crate) fn sandbox(tenant: &Tenant) -> Sandbox {
         started: None,
         ended: None,
         expires: None,
+        rest: Rest::default(),
+        parent: None,
         generation: 0,
     }
 }
