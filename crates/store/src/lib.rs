@@ -27,6 +27,7 @@ pub mod organizations;
 pub mod sandboxes;
 pub mod sealing;
 pub mod snapshots;
+pub mod templates;
 pub mod tokens;
 pub mod users;
 

@@ -16,6 +16,8 @@ mod model;
 mod sandboxes;
 #[path = "databases/snapshots.rs"]
 mod snapshots;
+#[path = "databases/templates.rs"]
+mod templates;
 #[path = "databases/tokens.rs"]
 mod tokens;
 
@@ -60,6 +62,11 @@ fn cases() -> Vec<(&'static str, Case)> {
         snapshots::an_ended_sandbox_leaves_no_key,
         snapshots::what_is_to_end_is_not_paused,
         snapshots::copies_come_together_or_not_at_all,
+        templates::a_name_is_bound_to_the_last_build,
+        templates::a_template_of_another_organisation_is_unknown,
+        templates::steps_go_with_the_template_that_used_them_last,
+        templates::the_steps_used_last_are_kept,
+        templates::a_build_is_on_record_while_it_lasts,
         model::transitions_are_those_of_the_model,
     ]
     .to_vec()
