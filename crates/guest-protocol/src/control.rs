@@ -63,8 +63,10 @@ pub struct Network {
     pub environment: Vec<(String, String)>,
 }
 
-/// What of the way out exists inside.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// What of the way out exists inside. Each has what the one before has.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub enum Mode {
     /// Nothing; the relay's ports say so.
     #[default]

@@ -107,7 +107,8 @@ where
     let ledger = Ledger::new(limits.streams);
     let connection = Connection::new(Guard::new(io, ledger.clone()).compat(), config, mode);
     let (requests, wanted) = mpsc::channel(16);
-    let (arrived, incoming) = mpsc::channel(16);
+    // A burst of all that may be open is no excess.
+    let (arrived, incoming) = mpsc::channel(limits.streams);
     (Session { opener: Opener { requests }, incoming }, drive(connection, ledger, wanted, arrived))
 }
 

@@ -34,8 +34,8 @@ use tokio::{
 
 /// An environment of the size the host may set, and a little.
 const MAX_MESSAGE: usize = 24 * 1024 * 1024;
-/// A process has at most three.
-const MAX_DESCRIPTORS: usize = 4;
+/// The relay gets eight; a process has at most three.
+const MAX_DESCRIPTORS: usize = 8;
 const HEADER: usize = 5;
 
 /// The sending half.

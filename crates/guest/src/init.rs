@@ -16,6 +16,7 @@ mod cgroups;
 mod child;
 mod control;
 mod daemons;
+mod egress;
 mod exec;
 mod hosted;
 mod identity;
@@ -57,6 +58,8 @@ const LINK: &str = "coldframe.link";
 pub(crate) const API_PORT: u16 = 49983;
 /// Where the relay listens: named paths, forward proxy.
 pub(crate) const RELAY_PORTS: [u16; 2] = [8788, 8789];
+/// Where its resolver does, in the modes that have one.
+const RESOLVER_PORT: u16 = 53;
 /// The ordinary account: workloads run as it unless they ask for another.
 pub(crate) const USER: u32 = 1000;
 /// Messages that wait for the API while it is being restarted.
@@ -93,6 +96,8 @@ struct Init {
     still: volumes::Still,
     /// Who becomes the next program.
     spare: spare::Place,
+    network: network::State,
+    egress: egress::Egress,
     settings: RefCell<Settings>,
     to_api: mpsc::Sender<Parcel>,
     /// Places for starts under way: what they hold is as large as the API likes.
@@ -106,7 +111,22 @@ type Parcel = (ToApi, Vec<OwnedFd>);
 #[derive(Clone, Debug)]
 struct Settings {
     environment: Vec<(String, String)>,
+    /// What points programs at the relay; weaker than the above.
+    hints: Vec<(String, String)>,
     accounts: Vec<u32>,
+}
+
+impl Settings {
+    /// The variables of a process that starts now.
+    fn variables(&self) -> Vec<(String, String)> {
+        let own = |name: &str| self.environment.iter().any(|(own, _)| own == name);
+        let hints = self.hints.iter().filter(|(name, _)| !own(name));
+        hints.chain(&self.environment).cloned().collect()
+    }
+
+    fn for_api(&self) -> ToApi {
+        ToApi::Identity { environment: self.variables(), accounts: self.accounts.clone() }
+    }
 }
 
 /// The sockets of the daemons, bound before any workload could take the ports.
@@ -156,7 +176,7 @@ fn set_up(place: Place) -> io::Result<(Init, Listeners, mpsc::Receiver<Parcel>)>
     let [named, proxy] = RELAY_PORTS;
     let listeners = Listeners { api: listen(API_PORT)?, relay: [listen(named)?, listen(proxy)?] };
     let (to_api, messages) = mpsc::channel(API_QUEUE);
-    let settings = Settings { environment: Vec::new(), accounts: vec![1000] };
+    let settings = Settings { environment: Vec::new(), hints: Vec::new(), accounts: vec![1000] };
     let init = Init {
         place,
         program,
@@ -168,6 +188,8 @@ fn set_up(place: Place) -> io::Result<(Init, Listeners, mpsc::Receiver<Parcel>)>
         processes: Processes::default(),
         still: volumes::Still::default(),
         spare: spare::Place::default(),
+        network: network::State::default(),
+        egress: egress::Egress::default(),
         settings: RefCell::new(settings),
         to_api,
         starts: Arc::new(Semaphore::new(MAX_STARTS)),
@@ -190,7 +212,11 @@ async fn serve(
     let relay = daemons::keep_relay(init.clone(), relay);
     let link = async {
         match init.place.clone() {
-            Place::Machine => streams::serve(init.clone(), Port::open(LINK)?).await,
+            Place::Machine => {
+                let port = Port::open(LINK)?;
+                init.egress.watch(port.watch()?);
+                streams::serve(init.clone(), port).await
+            }
             Place::Hosted(socket) => hosted::listen(init.clone(), &socket).await,
         }
     };

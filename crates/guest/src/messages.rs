@@ -1,10 +1,13 @@
-//! What init and the API say to each other, and what init says to a worker.
+//! What init says to the API, to the relay and to a worker, and they to it.
 //!
 //! Init trusts the API with little: it may start processes under accounts of
 //! the host's list, signal and release processes it was told about, and ask
 //! for a file worker of such an account. Everything is checked again in init.
+//! The relay may have streams to the gateway opened, as many as a mode allows.
 
-use guest_protocol::{connect::Code, process::ProcessConfig};
+use std::net::SocketAddr;
+
+use guest_protocol::{connect::Code, control::Mode, egress::Opening, process::ProcessConfig};
 use serde::{Deserialize, Serialize};
 
 /// Init to the API. Descriptors travel beside the message.
@@ -41,6 +44,25 @@ pub(crate) enum ToInit {
     Release { id: u64 },
     /// Start a file worker.
     Worker { request: u64, uid: u32 },
+}
+
+/// Init to the relay.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) enum ToRelay {
+    /// What to serve from now on. Where the mode captures, its sockets are the
+    /// descriptors, by the slot of the program in the kernel.
+    Network { number: u64, mode: Mode },
+}
+
+/// The relay to init.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum FromRelay {
+    /// What was told under this number is done.
+    Done { number: u64 },
+    /// Open a stream for the client, whose socket is the one descriptor.
+    Carry(Opening),
+    /// A datagram from a program, to the address in the opening.
+    Datagram { opening: Opening, program: SocketAddr, datagram: Vec<u8> },
 }
 
 /// Tells a file worker that the one descriptor beside it is a connection.

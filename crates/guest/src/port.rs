@@ -55,6 +55,13 @@ impl Port {
     }
 }
 
+impl Port {
+    /// A copy, to ask the driver whether a host is connected.
+    pub(crate) fn watch(&self) -> io::Result<OwnedFd> {
+        self.file.try_clone()
+    }
+}
+
 impl AsyncRead for Port {
     fn poll_read(
         self: Pin<&mut Self>,

@@ -25,11 +25,11 @@ use tokio::{
     time::sleep,
 };
 
-use super::{Init, Parcel, Place, child, exec, start, step};
+use super::{Init, Parcel, Place, child, egress, exec, start, step};
 use crate::{
     channel::{Receiver, Sender, channel},
     console,
-    messages::{ToApi, ToInit},
+    messages::{FromRelay, ToApi, ToInit},
 };
 
 /// Ends of the API within [`WINDOW`] after which the machine is given up.
@@ -59,17 +59,16 @@ pub(super) async fn keep_api(
     }
 }
 
-/// Keeps a relay alive. Without one the sandbox still works, so it is only
-/// tried less often.
+/// Keeps a relay alive. Without one the sandbox still works and nothing leaves
+/// it, so it is only tried less often.
 pub(super) async fn keep_relay(init: Rc<Init>, listeners: [TcpListener; 2]) -> io::Error {
     let mut ends = Ends::default();
     loop {
-        let descriptors = listeners.each_ref().map(|listener| listener.as_fd());
-        let end = match launch(&init, &[c"relay"], &descriptors, init.cgroups.daemons(), "-900") {
-            Ok((_, end)) => describe(end.await),
+        let reason = match one_relay(&init, &listeners).await {
+            Ok(reason) => reason,
             Err(error) => error.to_string(),
         };
-        console::say(&format!("the relay has ended ({end})"));
+        console::say(&format!("the relay has ended ({reason})"));
         sleep(ends.pause(Instant::now()).unwrap_or(WINDOW)).await;
     }
 }
@@ -104,19 +103,77 @@ async fn one_api(
             outcome = read(init, receiver) => outcome,
         }
     };
+    let ended = live("guest API", end, Box::pin(talk)).await;
+    drop(sender);
+    Ok(ended)
+}
+
+/// One life of the relay; returns how it ended.
+async fn one_relay(init: &Rc<Init>, listeners: &[TcpListener; 2]) -> io::Result<String> {
+    let (near, far) = UnixStream::pair()?;
+    let [named, proxy] = listeners.each_ref().map(|listener| listener.as_fd());
+    let descriptors = [far.as_fd(), named, proxy];
+    let (_, end) = launch(init, &[c"relay"], &descriptors, init.cgroups.daemons(), "-900")?;
+    drop(far);
+    let (mut sender, receiver) = channel(near)?;
+    let talk = async {
+        tokio::select! {
+            outcome = instruct(init, &mut sender) => outcome,
+            outcome = serve_relay(init, receiver) => outcome,
+        }
+    };
+    Ok(live("relay", end, Box::pin(talk)).await)
+}
+
+/// Follows a daemon until it has ended, and says how.
+async fn live(
+    name: &str,
+    end: oneshot::Receiver<WaitStatus>,
+    talk: impl Future<Output = io::Result<()>>,
+) -> String {
     tokio::pin!(end);
     tokio::select! {
-        status = &mut end => return Ok(describe(status)),
+        status = &mut end => return describe(status),
         outcome = talk => if let Err(error) = outcome {
-            console::say(&format!("the channel to the guest API failed: {error}"));
+            console::say(&format!("the channel to the {name} failed: {error}"));
         },
     }
     // It said goodbye, or nonsense; without its channel it is of no use.
-    drop(sender);
     tokio::select! {
-        status = &mut end => Ok(describe(status)),
-        () = sleep(Duration::from_secs(2)) => Ok("it closed its channel".into()),
+        status = &mut end => describe(status),
+        () = sleep(Duration::from_secs(2)) => "it closed its channel".into(),
     }
+}
+
+/// Tells the relay what to serve, now and whenever that changes.
+async fn instruct(init: &Rc<Init>, sender: &mut Sender) -> io::Result<()> {
+    let mut news = init.network.news();
+    loop {
+        news.borrow_and_update();
+        let (message, sockets) = init.network.message()?;
+        let sockets: Vec<BorrowedFd<'_>> = sockets.iter().map(|socket| socket.as_fd()).collect();
+        sender.send(&message, &sockets).await?;
+        // The other end lives as long as this process.
+        news.changed().await.map_err(io::Error::other)?;
+    }
+}
+
+/// Does what the relay asks, until it closes the channel.
+async fn serve_relay(init: &Rc<Init>, mut receiver: Receiver) -> io::Result<()> {
+    while let Some((message, descriptors)) = receiver.receive::<FromRelay>().await? {
+        match message {
+            FromRelay::Done { number } => init.network.done(number),
+            FromRelay::Carry(opening) => {
+                for client in descriptors {
+                    egress::carry(init, opening.clone(), client);
+                }
+            }
+            FromRelay::Datagram { opening, program, datagram } => {
+                egress::datagram(init, opening, program, datagram);
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Tells a new API what there is, then whatever is queued.
@@ -125,9 +182,7 @@ async fn write(
     sender: &mut Sender,
     messages: &mut mpsc::Receiver<Parcel>,
 ) -> io::Result<()> {
-    let settings = init.settings.borrow().clone();
-    let identity =
-        ToApi::Identity { environment: settings.environment, accounts: settings.accounts };
+    let identity = init.settings.borrow().for_api();
     sender.send(&identity, &[]).await?;
     for (process, streams) in init.processes.copy()? {
         send(sender, (ToApi::Existing(process), streams)).await?;

@@ -20,8 +20,7 @@ use std::{
 use guest_protocol::control::{Identity, Newcomer};
 use rustix::time::{ClockId, Timespec};
 
-use super::{Init, Settings};
-use crate::messages::ToApi;
+use super::Init;
 
 /// More names than the host ever sends.
 const MAX_VARIABLES: usize = 1024;
@@ -32,8 +31,15 @@ pub(super) struct Names {
     hostname: File,
     hosts: File,
     machine_id: File,
+    resolver: File,
     random: File,
 }
+
+/// Without a resolver; with one.
+const RESOLVERS: [&str; 2] = [
+    "# Names are resolved outside the sandbox, by the gateway.\n",
+    "# Names are resolved outside the sandbox, by the gateway.\nnameserver 127.0.0.1\n",
+];
 
 impl Names {
     /// Makes the files, of no sandbox in particular, and holds them open. What
@@ -43,6 +49,7 @@ impl Names {
             hostname: fresh("/etc/hostname", "sandbox\n")?,
             hosts: fresh("/etc/hosts", &hosts("sandbox"))?,
             machine_id: fresh("/etc/machine-id", "uninitialized\n")?,
+            resolver: fresh("/etc/resolv.conf", RESOLVERS[0])?,
             random: File::options().write(true).open("/dev/random")?,
         })
     }
@@ -55,6 +62,11 @@ impl Names {
         };
         rustix::time::clock_settime(ClockId::Realtime, now)?;
         reseed(&self.random, entropy)
+    }
+
+    /// Says whether there is a resolver.
+    pub(super) fn resolver(&self, there_is: bool) -> io::Result<()> {
+        rewrite(&self.resolver, RESOLVERS[usize::from(there_is)])
     }
 
     fn rename(&self, hostname: &str, machine_id: &[u8; 16]) -> io::Result<()> {
@@ -78,9 +90,11 @@ pub(super) async fn assume(init: &Rc<Init>, identity: Identity) -> io::Result<()
         names.rename(&identity.hostname, &identity.machine_id)?;
     }
     let Identity { environment, accounts, .. } = identity;
-    *init.settings.borrow_mut() =
-        Settings { environment: environment.clone(), accounts: accounts.clone() };
-    init.tell_api(ToApi::Identity { environment, accounts }, Vec::new()).await;
+    {
+        let mut settings = init.settings.borrow_mut();
+        (settings.environment, settings.accounts) = (environment, accounts);
+    }
+    announce(init).await;
     Ok(())
 }
 
@@ -99,30 +113,40 @@ pub(super) async fn become_other(init: &Rc<Init>, newcomer: Newcomer) -> io::Res
         names.wake(newcomer.unix_nanos, &newcomer.entropy)?;
         names.rename(&newcomer.hostname, &newcomer.machine_id)?;
     }
-    let (environment, accounts) = {
+    {
         let mut settings = init.settings.borrow_mut();
         let mut environment: BTreeMap<_, _> = settings.environment.drain(..).collect();
         environment.extend(newcomer.environment);
         settings.environment = environment.into_iter().collect();
-        (settings.environment.clone(), settings.accounts.clone())
-    };
-    init.tell_api(ToApi::Identity { environment, accounts }, Vec::new()).await;
+    }
+    announce(init).await;
     Ok(())
+}
+
+/// Tells the API what holds now.
+pub(super) async fn announce(init: &Init) {
+    let message = init.settings.borrow().for_api();
+    init.tell_api(message, Vec::new()).await;
 }
 
 /// What would otherwise fail later, and less clearly.
 fn check(hostname: &str, environment: &[(String, String)]) -> io::Result<()> {
-    let bad_name = |name: &str| name.is_empty() || name.contains(['=', '\0']);
-    let refuse = |text: &str| Err(io::Error::other(text.to_owned()));
-    if environment.len() > MAX_VARIABLES {
-        return refuse("too many variables");
-    }
-    if environment.iter().any(|(name, value)| bad_name(name) || value.contains('\0')) {
-        return refuse("a variable has a name or a value that no process can have");
-    }
+    check_variables(environment)?;
     let valid = |c: char| c.is_ascii_alphanumeric() || c == '-';
     if hostname.is_empty() || hostname.len() > 63 || !hostname.chars().all(valid) {
-        return refuse("the host name is not one");
+        return Err(io::Error::other("the host name is not one"));
+    }
+    Ok(())
+}
+
+/// The same for variables alone.
+pub(super) fn check_variables(variables: &[(String, String)]) -> io::Result<()> {
+    let bad_name = |name: &str| name.is_empty() || name.contains(['=', '\0']);
+    if variables.len() > MAX_VARIABLES {
+        return Err(io::Error::other("too many variables"));
+    }
+    if variables.iter().any(|(name, value)| bad_name(name) || value.contains('\0')) {
+        return Err(io::Error::other("a variable has a name or a value that no process can have"));
     }
     Ok(())
 }

@@ -157,7 +157,7 @@ fn begin_child(init: &Init, start: &Start, ends: &Ends) -> io::Result<(Forked, O
     let order = Order {
         uid: start.uid,
         command: start.command.clone(),
-        environment: init.settings.borrow().environment.clone(),
+        environment: init.settings.borrow().variables(),
         terminal,
     };
     let [input, output, error] = streams;

@@ -24,7 +24,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{API_PORT, Init, RELAY_PORTS, control};
+use super::{API_PORT, Init, RELAY_PORTS, RESOLVER_PORT, control};
 use crate::{messages::ToApi, splice};
 
 /// A stream that says nothing for so long is dropped.
@@ -52,6 +52,7 @@ where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
     let (mut session, drive) = mux::session(transport, Role::Guest, Limits::default());
+    init.egress.connected(session.opener.clone());
     // Dropped with the session, and the streams' tasks with it.
     let mut streams = JoinSet::new();
     tokio::pin!(drive);
@@ -109,7 +110,7 @@ async fn dial(port: u16, mut stream: Stream) -> io::Result<()> {
 
 /// The guest's own listeners are not for callers from outside.
 fn may_dial(port: u16) -> bool {
-    port != 0 && port != API_PORT && !RELAY_PORTS.contains(&port)
+    !matches!(port, 0 | API_PORT | RESOLVER_PORT) && !RELAY_PORTS.contains(&port)
 }
 
 #[cfg(test)]
@@ -118,7 +119,7 @@ mod tests {
 
     #[test]
     fn the_guests_own_ports_cannot_be_dialled() {
-        for port in [0, 49983, 8788, 8789] {
+        for port in [0, 53, 49983, 8788, 8789] {
             assert!(!may_dial(port), "{port}");
         }
         assert!(may_dial(8080));

@@ -1,7 +1,10 @@
 //! The host's end of the link, as small as a test needs it.
 
 use std::{
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
@@ -22,6 +25,7 @@ use serde_json::Value;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::UnixStream,
+    sync::mpsc,
     time::timeout,
 };
 
@@ -33,6 +37,7 @@ static EPOCH: AtomicU32 = AtomicU32::new(1);
 #[derive(Clone, Debug)]
 pub(crate) struct Host {
     opener: Opener,
+    incoming: Arc<Mutex<Option<mpsc::Receiver<Stream>>>>,
 }
 
 impl Host {
@@ -46,10 +51,17 @@ impl Host {
         let (opener, driven) = tokio::sync::oneshot::channel();
         tokio::spawn(async move {
             let (session, drive) = mux::session(&mut transport, Role::Host, Limits::default());
-            opener.send(session.opener).expect("the test waits");
+            opener.send(session).expect("the test waits");
             drive.await.ok();
         });
-        Self { opener: driven.await.expect("the session starts") }
+        let session = driven.await.expect("the session starts");
+        let incoming = Arc::new(Mutex::new(Some(session.incoming)));
+        Self { opener: session.opener, incoming }
+    }
+
+    /// The streams that the guest opens.
+    pub(crate) fn incoming(&self) -> mpsc::Receiver<Stream> {
+        self.incoming.lock().expect("no panic").take().expect("nobody else takes them")
     }
 
     /// Opens a stream of a kind.

@@ -6,7 +6,9 @@
 
 #![allow(clippy::print_stdout, reason = "a test that cannot run here says so")]
 
+mod egress;
 mod files;
+mod gateway;
 mod guest;
 mod host;
 mod processes;
