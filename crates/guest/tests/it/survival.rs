@@ -177,8 +177,10 @@ time.sleep(1000)
         return;
     }
     for _ in 0..6 {
-        let (status, body) = host.get("/files?path=/tmp/a").await;
+        let (status, body) = host.get("/files?path=/tmp/a&username=root").await;
         assert_eq!(status, 503, "{body:?}");
+        // The ordinary account needs no file.
+        assert_eq!(host.get("/files?path=/tmp/a").await.0, 404);
         assert_eq!(host.get("/health").await.0, 204);
     }
     assert_eq!(host.get("/metrics").await.0, 200);
