@@ -5,7 +5,9 @@
 //! to a permit or a refusal, in one order, before any name is looked up;
 //! [`resolve`] looks a permitted name up once, has every answer judged by
 //! [`address`], and returns addresses that alone may be dialled; [`dns`] is the
-//! resolver that programs inside see; [`journal`] is what is kept of it all. [`code`] are the stable words of a refusal.
+//! resolver that programs inside see; [`http`] and [`tls`] read what clients write in
+//! one way only; [`splice`] moves what is permitted; [`journal`] is what is kept of
+//! it all; [`code`] are the stable words of a refusal.
 //!
 //! Invariants:
 //!
@@ -21,7 +23,10 @@ pub mod address;
 pub mod code;
 pub mod decide;
 pub mod dns;
+pub mod http;
 pub mod journal;
 pub mod pace;
 pub mod resolve;
 pub mod rules;
+pub mod splice;
+pub mod tls;
