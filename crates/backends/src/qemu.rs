@@ -50,6 +50,7 @@ mod clone;
 mod command;
 mod console;
 mod cpio;
+mod filling;
 mod host;
 pub mod jail;
 mod launch;
@@ -137,6 +138,19 @@ pub struct QemuBackend {
     slots: Mutex<HashMap<SandboxId, Slot>>,
 }
 
+/// Why a machine was not made.
+struct Unmade {
+    error: BackendError,
+    /// Whether a fresh template would help.
+    damaged_template: bool,
+}
+
+impl From<BackendError> for Unmade {
+    fn from(error: BackendError) -> Self {
+        Self { error, damaged_template: false }
+    }
+}
+
 /// What this process knows about one sandbox.
 #[derive(Clone, Default)]
 struct Slot {
@@ -221,7 +235,7 @@ impl QemuBackend {
     /// Whether the template for `spec` is there and fits this host, so that a
     /// start need not boot one first.
     pub async fn has_template(&self, spec: &SandboxSpec) -> bool {
-        self.templates.has(self.key(spec), spec, self.host.tsc_khz).await
+        self.templates.has(self.key(spec), self.host.tsc_khz).await
     }
 
     fn key(&self, spec: &SandboxSpec) -> Digest {
@@ -242,6 +256,50 @@ impl QemuBackend {
                 Original::Snapshot(self.snapshots.get(sealed, spec, &self.host).await?)
             }
         })
+    }
+
+    async fn start(&self, id: &SandboxId, spec: &SandboxSpec) -> Result<(), Unmade> {
+        let begun = Instant::now();
+        host::room(&spec.resources)?;
+        let original = self.original(spec).await?;
+        let original_us = micros(begun);
+
+        let slot = self.slot(id);
+        let gate = Arc::new(Arc::clone(&slot.gate).lock_owned().await);
+        let site = self.site(id);
+        if site.folder.exists() {
+            let record = site.folder.read();
+            if record.complete && record.process.is_some_and(|process| process.open().is_some()) {
+                return Ok(());
+            }
+            remove(site.clone(), Arc::clone(&gate)).await?;
+        }
+        let (spec, lifetime) = (spec.clone(), self.lifetime);
+        let order = clone::Order { original: original.clone(), spec, lifetime };
+        match clone::start(site.clone(), order, Arc::clone(&gate)).await {
+            Ok((machine, steps)) => {
+                let mut place = slot.machine.lock().unwrap_or_else(PoisonError::into_inner);
+                *place = Some(Arc::new(machine));
+                info!(
+                    sandbox.id = %id,
+                    original_us,
+                    spawn_us = steps.spawn_us,
+                    qmp_us = steps.qmp_us,
+                    fill_us = steps.fill_us,
+                    load_us = steps.load_us,
+                    total_us = micros(begun),
+                    "created the machine of sandbox {id}",
+                );
+                Ok(())
+            }
+            Err(error) => {
+                remove(site, gate).await?;
+                self.drop_slot(id);
+                let damaged_template =
+                    matches!(original, Original::Template(_)) && original.filled().has_failed();
+                Err(Unmade { error, damaged_template })
+            }
+        }
     }
 
     fn slot(&self, id: &SandboxId) -> Slot {
@@ -360,43 +418,13 @@ impl Backend for QemuBackend {
     }
 
     async fn create(&self, id: &SandboxId, spec: &SandboxSpec) -> Result<(), BackendError> {
-        let begun = Instant::now();
-        host::room(&spec.resources)?;
-        let original = self.original(spec).await?;
-        let original_us = micros(begun);
-
-        let slot = self.slot(id);
-        let gate = Arc::new(Arc::clone(&slot.gate).lock_owned().await);
-        let site = self.site(id);
-        if site.folder.exists() {
-            let record = site.folder.read();
-            if record.complete && record.process.is_some_and(|process| process.open().is_some()) {
-                return Ok(());
-            }
-            remove(site.clone(), Arc::clone(&gate)).await?;
+        let first = self.start(id, spec).await;
+        match first {
+            // A template that is damaged is made anew, once.
+            Err(Unmade { damaged_template: true, .. }) => self.start(id, spec).await,
+            other => other,
         }
-        let order = clone::Order { original, spec: spec.clone(), lifetime: self.lifetime };
-        match clone::start(site.clone(), order, Arc::clone(&gate)).await {
-            Ok((machine, steps)) => {
-                let mut place = slot.machine.lock().unwrap_or_else(PoisonError::into_inner);
-                *place = Some(Arc::new(machine));
-                info!(
-                    sandbox.id = %id,
-                    original_us,
-                    spawn_us = steps.spawn_us,
-                    qmp_us = steps.qmp_us,
-                    load_us = steps.load_us,
-                    total_us = micros(begun),
-                    "created the machine of sandbox {id}",
-                );
-                Ok(())
-            }
-            Err(error) => {
-                remove(site, gate).await?;
-                self.drop_slot(id);
-                Err(error)
-            }
-        }
+        .map_err(|unmade| unmade.error)
     }
 
     async fn connect(&self, id: &SandboxId) -> Result<Box<dyn Pipe>, BackendError> {

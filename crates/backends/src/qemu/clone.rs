@@ -1,8 +1,8 @@
 //! Makes a sandbox's machine: a clone of its template, or a copy of a snapshot.
 //!
 //! Intent is written down first, then each thing before the next is made. QEMU
-//! is told everything at once, while it still starts; it runs the machine by
-//! itself as soon as the device state is loaded. The link is connected before
+//! is told everything at once, while it still starts and its memory may still be
+//! filled; it runs the machine by itself as soon as the device state is loaded. The link is connected before
 //! that, so that the guest finds its port as open as it was in the template.
 
 use std::{
@@ -20,6 +20,7 @@ use super::{
     Site,
     command::{Machine as Line, number},
     console,
+    filling::Filling,
     host::{Start, Started},
     jail::order::Lifetime,
     launch::LaunchError,
@@ -49,6 +50,8 @@ pub(super) struct Steps {
     pub(super) spawn_us: u64,
     /// Until QEMU answered.
     pub(super) qmp_us: u64,
+    /// Until its memory was filled.
+    pub(super) fill_us: u64,
     /// Until the machine ran.
     pub(super) load_us: u64,
 }
@@ -61,6 +64,7 @@ pub(super) async fn start(
 ) -> Result<(Machine, Steps), BackendError> {
     let starting = Instant::now();
     let basis = order.original.snapshot().map(|(_, memory)| memory);
+    let filled = order.original.filled().clone();
     let work = {
         let site = site.clone();
         tokio::task::spawn_blocking(move || {
@@ -75,11 +79,12 @@ pub(super) async fn start(
     let started = started.map_err(|error| failed(error.into()))?;
     let spawn_us = micros(starting);
 
-    let loaded = timeout(LOADING, load(&site)).await;
+    let loaded = timeout(LOADING, load(&site, &filled)).await;
     let loaded = loaded.unwrap_or_else(|_| {
         Err(format!("QEMU was not ready after {} seconds", LOADING.as_secs()).into())
     });
-    let (qmp, link, qmp_us, load_us) = loaded.map_err(|cause| failed(explain(&site, cause)))?;
+    let (qmp, link, mut steps) = loaded.map_err(|cause| failed(explain(&site, cause)))?;
+    steps.spawn_us = spawn_us;
     let complete = Record { process: Some(started.process), complete: true, ..site.folder.read() };
     site.folder.write(&complete).map_err(|error| failed(error.into()))?;
     let machine = Machine::watch(Found {
@@ -90,7 +95,7 @@ pub(super) async fn start(
         basis,
     });
     let machine = machine.map_err(|error| failed(error.into()))?;
-    Ok((machine, Steps { spawn_us, qmp_us, load_us }))
+    Ok((machine, steps))
 }
 
 type Cause = Box<dyn std::error::Error + Send + Sync>;
@@ -131,7 +136,7 @@ fn spawn(site: &Site, order: &Order) -> Result<Started, LaunchError> {
     Ok(started)
 }
 
-async fn load(site: &Site) -> Result<(Qmp, UnixStream, u64, u64), Cause> {
+async fn load(site: &Site, filled: &Filling) -> Result<(Qmp, UnixStream, Steps), Cause> {
     let begun = Instant::now();
     let mut qmp = Qmp::connect(&site.folder.qmp()).await?;
     let link = UnixStream::connect(site.folder.link()).await?;
@@ -139,11 +144,15 @@ async fn load(site: &Site) -> Result<(Qmp, UnixStream, u64, u64), Cause> {
     let qmp_us = micros(begun);
     let begun = Instant::now();
     qmp.send("migrate-set-capabilities", capabilities()).await?;
+    // The device state is what makes it run.
+    filled.done().await?;
+    let fill_us = micros(begun);
+    let begun = Instant::now();
     let uri = format!("fd:{}", number::STATE);
     qmp.send("migrate-incoming", json!({ "uri": uri })).await?;
     qmp.answer("migrate-incoming", LOADING).await?;
     migrated(&mut qmp).await?;
-    Ok((qmp, link, qmp_us, micros(begun)))
+    Ok((qmp, link, Steps { spawn_us: 0, qmp_us, fill_us, load_us: micros(begun) }))
 }
 
 /// Adds QEMU's own last words, which name the cause.

@@ -13,6 +13,7 @@ use sandbox::spec::SandboxSpec;
 
 use super::{
     command::Purpose,
+    filling::Filling,
     host::Host,
     snapshot::{Bound, Loaded},
     template::Template,
@@ -32,6 +33,14 @@ impl Original {
         match self {
             Self::Template(template) => template.memory.as_fd(),
             Self::Snapshot(loaded) => loaded.memory.as_fd(),
+        }
+    }
+
+    /// Whether the memory is whole, or still becomes it.
+    pub(super) fn filled(&self) -> &Filling {
+        match self {
+            Self::Template(template) => &template.filled,
+            Self::Snapshot(loaded) => &loaded.filled,
         }
     }
 

@@ -36,7 +36,9 @@ use sandbox::{
 use tokio::sync::OwnedMutexGuard;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{command::number, host::Host, memfd, record::Process, stub, template::blocking};
+use super::{
+    command::number, filling::Filling, host::Host, memfd, record::Process, stub, template::blocking,
+};
 
 mod bound;
 mod budget;
@@ -54,8 +56,9 @@ const IDLE: Duration = Duration::from_secs(60);
 /// A snapshot in memory.
 #[derive(Debug)]
 pub(super) struct Loaded {
-    /// Sealed, and held by every machine that maps it.
+    /// Sealed once it is filled, and held by every machine that maps it.
     pub(super) memory: Arc<OwnedFd>,
+    pub(super) filled: Filling,
     pub(super) state: OwnedFd,
     pub(super) kernel: OwnedFd,
     manifest: Manifest,
@@ -132,7 +135,8 @@ impl Snapshots {
         .await
     }
 
-    /// The snapshot, loaded, for a machine of `spec`.
+    /// The snapshot, for a machine of `spec`. Its memory may still be filled
+    /// when this returns.
     pub(super) async fn get(
         &self,
         sealed: &Sealed,
@@ -143,7 +147,9 @@ impl Snapshots {
             AbortOnDropHandle::new(tokio::spawn(sweep(Arc::downgrade(&self.places))))
         });
         let mut place = self.turn(&sealed.id).await;
-        if let Some(loaded) = &*place {
+        if let Some(loaded) = &*place
+            && !loaded.filled.has_failed()
+        {
             usable(loaded, sealed, spec, host)?;
             *loaded.wanted.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
             return Ok(Arc::clone(loaded));
@@ -283,14 +289,20 @@ fn load(
     };
     let cipher = Cipher::new(&sealed.key, &manifest.salt, sealed.id.as_str());
     let mark = cipher.map_err(|_| reading(io::Error::other("the cipher failed")))?.mark();
-    let contents = disk::read(folder, &sealed.key, &manifest, &text).map_err(reading)?;
-    let memory = Arc::new(contents.memory);
+    let found = disk::open(folder, &sealed.key, &manifest, &text).map_err(reading)?;
+    let disk::Found { memory, devices, fill } = found;
     budget.count(&memory);
-    drop(promise);
     let kernel = stub::of(&spec.image.kernel).map_err(reading)?;
+    let filled = Filling::begin(move || {
+        let result = fill.run();
+        // From now on the file counts itself.
+        drop(promise);
+        result
+    });
     Ok(Loaded {
         memory,
-        state: memfd::sealed("coldframe-state", &[&contents.devices]).map_err(reading)?,
+        filled,
+        state: memfd::sealed("coldframe-state", &[&devices]).map_err(reading)?,
         kernel: memfd::sealed("coldframe-kernel", &[&kernel]).map_err(reading)?,
         manifest,
         id: sealed.id.clone(),

@@ -21,10 +21,11 @@ use std::{
 use domain::image::digest::Digest;
 use rustix::fs::FlockOperation;
 use sandbox::{backend::BackendError, spec::SandboxSpec};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{
     command::{self, Accelerator, Machine, Purpose},
+    filling::Filling,
     memfd,
 };
 
@@ -39,8 +40,9 @@ const KEPT: usize = 16;
 /// A template in memory.
 #[derive(Debug)]
 pub(super) struct Template {
-    /// The memory, sealed.
-    pub(super) memory: OwnedFd,
+    /// The memory, sealed once it is filled.
+    pub(super) memory: Arc<OwnedFd>,
+    pub(super) filled: Filling,
     /// The state of the devices, sealed.
     pub(super) state: OwnedFd,
     /// What clones have for a kernel.
@@ -72,6 +74,25 @@ struct Key<'a> {
     /// Accelerator, processor model, resources, devices and kernel parameters.
     machine: Vec<String>,
     warming: &'a [&'a [&'a str]],
+}
+
+/// What decides whether anyone can still use a template.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct MadeFor {
+    image_name: String,
+    image: Digest,
+    guest: Digest,
+    qemu: Digest,
+}
+
+impl MadeFor {
+    /// Whether it can be, by whoever makes `now`: not once the guest, QEMU or
+    /// the image of that name is another one.
+    fn is_usable_with(&self, now: &Self) -> bool {
+        self.guest == now.guest
+            && self.qemu == now.qemu
+            && (self.image == now.image || self.image_name != now.image_name)
+    }
 }
 
 /// What is run before the capture, so that no clone has to read it from disk.
@@ -139,7 +160,8 @@ impl Templates {
         Ok(Self { folder, loaded: Mutex::default() })
     }
 
-    /// The template for `spec`: from memory, else from disk, else by `boot`.
+    /// The template for `spec`: from memory, else from disk, else by `boot`. Its
+    /// memory may still be filled when this returns.
     pub(super) async fn get(
         &self,
         key: Digest,
@@ -154,7 +176,7 @@ impl Templates {
         let mut place = place.lock().await;
         if let Some(template) = &*place {
             let unused = Arc::strong_count(template) == 1;
-            if !(unused && template.has_grown()) {
+            if !(template.filled.has_failed() || unused && template.has_grown()) {
                 return Ok(Arc::clone(template));
             }
         }
@@ -164,9 +186,10 @@ impl Templates {
         Ok(template)
     }
 
-    /// Whether a template that can be loaded is on disk.
-    pub(super) async fn has(&self, key: Digest, spec: &SandboxSpec, tsc_khz: u64) -> bool {
-        matches!(self.load(key, spec, tsc_khz).await, Ok(Some(_)))
+    /// Whether a template that fits is on disk.
+    pub(super) async fn has(&self, key: Digest, tsc_khz: u64) -> bool {
+        let folder = self.folder.clone();
+        blocking(move || disk::has(&folder, key, tsc_khz)).await.unwrap_or(false)
     }
 
     async fn load_or_boot(
@@ -188,9 +211,15 @@ impl Templates {
         let scratch = self.folder.join(format!("{}.boot", name(key)));
         let captured = boot.run(key, spec, &scratch).await?;
         let folder = self.folder.clone();
+        let made_for = MadeFor {
+            image_name: spec.image.name.to_string(),
+            image: spec.image.digest,
+            guest: boot.host.guest_digest,
+            qemu: boot.host.launcher.build().digest,
+        };
         let storing = blocking(move || {
-            disk::store(&folder, key, &captured)?;
-            disk::forget_oldest(&folder, KEPT)
+            disk::store(&folder, key, &captured, &made_for)?;
+            disk::forget_excess(&folder, KEPT, &made_for)
         });
         storing.await.map_err(|source| BackendError::failed("storing the template", source))?;
         let template = self.load(key, spec, boot.tsc_khz).await.map_err(loading)?;
@@ -204,7 +233,12 @@ impl Templates {
         tsc_khz: u64,
     ) -> io::Result<Option<Template>> {
         let (folder, kernel) = (self.folder.clone(), spec.image.kernel.clone());
-        blocking(move || disk::load(&folder, key, tsc_khz, &kernel)).await
+        let found = blocking(move || disk::open(&folder, key, tsc_khz, &kernel)).await?;
+        Ok(found.map(|found| {
+            let disk::Found { memory, state, kernel, used_bytes, total_bytes, fill } = found;
+            let filled = Filling::begin(move || fill.run());
+            Template { memory, filled, state, kernel, used_bytes, total_bytes }
+        }))
     }
 }
 

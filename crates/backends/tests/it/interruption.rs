@@ -4,7 +4,7 @@ use std::{
     io::{BufRead as _, BufReader},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use backends::qemu::Lifetime;
@@ -19,7 +19,7 @@ use sandbox::{
 use testkit::fixtures::sandbox_id;
 
 use crate::{
-    rig::{Rig, become_and_run, run, wake_and_run},
+    rig::{BOUND, Rig, become_and_run, run, wake_and_run},
     snapshot::{BEGIN, LOOK},
 };
 
@@ -74,7 +74,13 @@ impl Moment {
             Self::After(time) => std::thread::sleep(*time),
             Self::Written(name, bytes) => {
                 let path: PathBuf = folder.join(format!("{}{name}", snapshot().id));
-                while std::fs::metadata(&path).map_or(true, |file| file.len() < *bytes) {
+                let end = folder.join(format!("{}/manifest.json", snapshot().id));
+                let begun = Instant::now();
+                // A moment that was missed was as short as the end is near.
+                while std::fs::metadata(&path).map_or(true, |file| file.len() < *bytes)
+                    && !end.exists()
+                {
+                    assert!(begun.elapsed() < BOUND, "nothing was captured");
                     std::hint::spin_loop();
                 }
             }

@@ -9,6 +9,7 @@
 
 mod confinement;
 mod contract;
+mod cost;
 mod endings;
 mod interruption;
 mod limits;

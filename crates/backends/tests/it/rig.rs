@@ -134,7 +134,8 @@ pub(crate) async fn run(
         environment: Vec::new(),
         accounts: vec![1000, 0],
     };
-    greet_and_run(backend, id, epoch, Request::Identify(Box::new(identity)), user, command).await
+    let identify = Request::Identify(Box::new(identity));
+    Box::pin(greet_and_run(backend, id, epoch, identify, user, command)).await
 }
 
 /// The same in a machine that was stopped, after telling it the time.
@@ -149,7 +150,7 @@ pub(crate) async fn wake_and_run(
         unix_nanos: now()?,
         entropy: [epoch.to_le_bytes()[0].wrapping_add(100); 32],
     };
-    greet_and_run(backend, id, epoch, wake, user, command).await
+    Box::pin(greet_and_run(backend, id, epoch, wake, user, command)).await
 }
 
 /// The same in a copy, which becomes another sandbox first.
@@ -168,7 +169,8 @@ pub(crate) async fn become_and_run(
         entropy: [epoch.to_le_bytes()[0].wrapping_add(200); 32],
         environment: Vec::new(),
     };
-    greet_and_run(backend, id, epoch, Request::Become(Box::new(newcomer)), user, command).await
+    let r#become = Request::Become(Box::new(newcomer));
+    Box::pin(greet_and_run(backend, id, epoch, r#become, user, command)).await
 }
 
 fn now() -> anyhow::Result<u64> {

@@ -34,8 +34,8 @@ struct Used {
 
 /// Room for one load, given back when this goes.
 #[derive(Debug)]
-pub(super) struct Promise<'a> {
-    budget: &'a Budget,
+pub(super) struct Promise {
+    budget: Arc<Budget>,
     bytes: u64,
 }
 
@@ -50,7 +50,7 @@ impl Budget {
     }
 
     /// Room for `bytes` more, or a sentence that says why there is none.
-    pub(super) fn promise(&self, bytes: u64) -> Result<Promise<'_>, String> {
+    pub(super) fn promise(self: &Arc<Self>, bytes: u64) -> Result<Promise, String> {
         let mut used = self.used();
         let free = self.limit.saturating_sub(used.bytes());
         if bytes > free {
@@ -64,7 +64,7 @@ impl Budget {
             ));
         }
         used.promised += bytes;
-        Ok(Promise { budget: self, bytes })
+        Ok(Promise { budget: Arc::clone(self), bytes })
     }
 
     /// Counts a file for as long as it is held.
@@ -92,7 +92,7 @@ impl Used {
     }
 }
 
-impl Drop for Promise<'_> {
+impl Drop for Promise {
     fn drop(&mut self) {
         self.budget.used().promised -= self.bytes;
     }
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_file_counts_once_and_as_long_as_it_is_held() {
-        let budget = Budget::open(Some(4 * MIB)).unwrap();
+        let budget = Arc::new(Budget::open(Some(4 * MIB)).unwrap());
         let one = file(2 * MIB as usize);
         let same = Arc::new(one.try_clone().unwrap());
         budget.count(&one);

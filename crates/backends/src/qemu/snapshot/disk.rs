@@ -22,7 +22,7 @@ use std::{
     },
     path::{Path, PathBuf},
     sync::{
-        Mutex, PoisonError,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
 };
@@ -89,11 +89,21 @@ pub(in crate::qemu) struct Draft {
     file: File,
 }
 
-/// What a snapshot held.
+/// A snapshot whose memory is not filled yet.
 #[derive(Debug)]
-pub(super) struct Contents {
-    pub(super) memory: OwnedFd,
+pub(super) struct Found {
+    pub(super) memory: Arc<OwnedFd>,
     pub(super) devices: Vec<u8>,
+    pub(super) fill: Fill,
+}
+
+/// Opens the memory of a snapshot.
+#[derive(Debug)]
+pub(super) struct Fill {
+    memory: Arc<OwnedFd>,
+    file: File,
+    cipher: Cipher,
+    pieces: Vec<Place>,
 }
 
 /// Reads the manifest of a whole snapshot; none if there is no such.
@@ -185,44 +195,51 @@ impl Draft {
     }
 }
 
-/// Opens a snapshot into a sealed file in memory. Nothing of it is used before
-/// all of it was opened.
-pub(super) fn read(
+/// Opens everything of a snapshot but its memory.
+pub(super) fn open(
     folder: &Path,
     key: &SnapshotKey,
     manifest: &Manifest,
     manifest_text: &[u8],
-) -> io::Result<Contents> {
+) -> io::Result<Found> {
     let place = folder.join(manifest.id.as_str());
     let cipher = Cipher::new(key, &manifest.salt, manifest.id.as_str()).map_err(cipher_failed)?;
     let mut index = Vec::new();
     File::open(place.join("index"))?.take(MAX_INDEX).read_to_end(&mut index)?;
     let index = cipher.open(Part::Index, manifest_text, &mut index).map_err(damaged)?;
     let Index { pieces, devices } = postcard::from_bytes(index).map_err(|_| damaged(NotOpened))?;
-
-    let bytes = manifest.bound.memory_bytes();
-    let memory = memfd::memory("coldframe-snapshot", bytes)?;
+    let memory = memfd::memory("coldframe-snapshot", manifest.bound.memory_bytes())?;
+    let memory = Arc::new(memory);
     let file = File::open(place.join("memory"))?;
-    in_parallel(&pieces, |number, place, buffer| {
-        let length = bytes_of(&place.runs);
-        if length == 0 {
-            return Ok(());
+    Ok(Found { memory: Arc::clone(&memory), devices, fill: Fill { memory, file, cipher, pieces } })
+}
+
+impl Fill {
+    /// Fills the memory and seals it. Nobody may use it before.
+    pub(super) fn run(self) -> io::Result<()> {
+        let Self { memory, file, cipher, pieces } = self;
+        let bytes = memfd::length(memory.as_fd())?;
+        in_parallel(&pieces, |number, place, buffer| {
+            let length = bytes_of(&place.runs);
+            if length == 0 {
+                return Ok(());
+            }
+            buffer.resize(length + OVERHEAD, 0);
+            file.read_exact_at(buffer, place.at).map_err(|_| damaged(NotOpened))?;
+            let part = Part::Memory(number as u64);
+            let mut rest = &*cipher.open(part, &[], buffer).map_err(damaged)?;
+            for run in &place.runs {
+                let (part, after) = rest.split_at(run.bytes());
+                memfd::write_at(memory.as_fd(), part, run.offset())?;
+                rest = after;
+            }
+            Ok(())
+        })?;
+        if memfd::length(memory.as_fd())? != bytes {
+            return Err(damaged(NotOpened));
         }
-        buffer.resize(length + OVERHEAD, 0);
-        file.read_exact_at(buffer, place.at).map_err(|_| damaged(NotOpened))?;
-        let mut rest = &*cipher.open(Part::Memory(number as u64), &[], buffer).map_err(damaged)?;
-        for run in &place.runs {
-            let (part, after) = rest.split_at(run.bytes());
-            memfd::write_at(memory.as_fd(), part, run.offset())?;
-            rest = after;
-        }
-        Ok(())
-    })?;
-    if memfd::length(memory.as_fd())? != bytes {
-        return Err(damaged(NotOpened));
+        memfd::seal(memory.as_fd())
     }
-    memfd::seal(memory.as_fd())?;
-    Ok(Contents { memory, devices })
 }
 
 /// The snapshots that exist, whole or not.

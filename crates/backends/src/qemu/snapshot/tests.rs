@@ -1,6 +1,6 @@
 //! Snapshots on disk, of a process that is its own machine.
 
-use std::os::{fd::AsFd as _, unix::fs::FileExt as _};
+use std::os::fd::AsFd as _;
 
 use domain::{
     image::digest::Digest,
@@ -8,7 +8,7 @@ use domain::{
     snapshot::SnapshotKey,
 };
 
-use super::{disk::Contents, *};
+use super::*;
 use crate::qemu::{
     command::Accelerator,
     memory::{Memory, PAGE, tests::Mapped},
@@ -19,6 +19,11 @@ struct Rig {
     folder: tempfile::TempDir,
     sealed: Sealed,
     expected: Vec<(usize, u8)>,
+}
+
+struct Contents {
+    memory: Arc<OwnedFd>,
+    devices: Vec<u8>,
 }
 
 fn bound() -> Bound {
@@ -42,7 +47,9 @@ impl Rig {
     fn read(&self, key: &SnapshotKey) -> io::Result<Contents> {
         let found = disk::manifest(self.folder.path(), &self.sealed.id)?;
         let (manifest, text) = found.ok_or(io::ErrorKind::NotFound)?;
-        disk::read(self.folder.path(), key, &manifest, &text)
+        let found = disk::open(self.folder.path(), key, &manifest, &text)?;
+        found.fill.run()?;
+        Ok(Contents { memory: found.memory, devices: found.devices })
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -176,10 +183,10 @@ fn an_emptied_page_stays_empty() {
     let captured = write(folder.path(), &sealed, &mapped.memory).finish().unwrap();
     assert_eq!(captured.memory_bytes, PAGE as u64);
     let (manifest, text) = disk::manifest(folder.path(), &sealed.id).unwrap().unwrap();
-    let contents = disk::read(folder.path(), &sealed.key, &manifest, &text).unwrap();
-    let memory = fs::File::from(contents.memory);
+    let found = disk::open(folder.path(), &sealed.key, &manifest, &text).unwrap();
+    found.fill.run().unwrap();
     let mut pages = [0; 2 * PAGE];
-    memory.read_exact_at(&mut pages, 7 * PAGE as u64).unwrap();
+    rustix::io::pread(&found.memory, &mut pages, 7 * PAGE as u64).unwrap();
     assert!(pages[..PAGE].iter().all(|byte| *byte == 0));
     assert!(pages[PAGE..].iter().all(|byte| *byte == 1));
 }

@@ -5,13 +5,16 @@
 //! is written beside its place, flushed and renamed, so a template is there
 //! whole or not at all. The checksums find damage, not forgery: only root can
 //! write here, and root needs no forgery.
+//!
+//! Reading one takes two steps: [`open`] finds everything but the memory, which
+//! [`Fill`] reads while the machine that wants it starts.
 
 use std::{
     fs::{self, File},
     io::{self, BufWriter, Read as _, Write as _},
-    os::fd::AsFd as _,
-    os::fd::OwnedFd,
-    path::Path,
+    os::fd::{AsFd as _, OwnedFd},
+    path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use domain::image::digest::Digest;
@@ -20,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     super::{memfd, stub},
-    Template,
+    MadeFor,
 };
 
 /// Memory is looked at in pages.
@@ -29,6 +32,9 @@ const PAGE: usize = 4096;
 const CHUNK: usize = 1024 * 1024;
 /// The largest device state that is believed.
 const MAX_STATE: u64 = 16 * 1024 * 1024;
+/// How many templates stay that this version cannot use: another version may
+/// share the folder.
+const KEPT_UNUSABLE: usize = 2;
 /// How far a clock may be off, in parts per million, before a template booted
 /// at another frequency is not used any more.
 const TOLERANCE_PPM: u64 = 100;
@@ -49,10 +55,37 @@ struct Manifest {
     memory_crc32: u32,
     state_crc32: u32,
     tsc_khz: u64,
+    /// Missing in a template of an older version, which nobody can use now.
+    #[serde(default)]
+    made_for: Option<MadeFor>,
+}
+
+/// A template whose memory is not filled yet.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) memory: Arc<OwnedFd>,
+    pub(super) state: OwnedFd,
+    pub(super) kernel: OwnedFd,
+    pub(super) used_bytes: u64,
+    pub(super) total_bytes: u64,
+    pub(super) fill: Fill,
+}
+
+/// Reads the memory of a template.
+#[derive(Debug)]
+pub(super) struct Fill {
+    place: PathBuf,
+    memory: Arc<OwnedFd>,
+    manifest: Manifest,
 }
 
 /// Writes a template.
-pub(super) fn store(folder: &Path, key: Digest, captured: &Captured) -> io::Result<()> {
+pub(super) fn store(
+    folder: &Path,
+    key: Digest,
+    captured: &Captured,
+    made_for: &MadeFor,
+) -> io::Result<()> {
     let place = folder.join(super::name(key));
     let new = folder.join(format!("{}.new", super::name(key)));
     remove(&new)?;
@@ -75,6 +108,7 @@ pub(super) fn store(folder: &Path, key: Digest, captured: &Captured) -> io::Resu
         memory_crc32: crc.finalize(),
         state_crc32: crc32fast::hash(&state),
         tsc_khz: captured.tsc_khz,
+        made_for: Some(made_for.clone()),
     };
     write_through(&new.join("manifest.json"), &serde_json::to_vec(&manifest)?)?;
     File::open(&new)?.sync_all()?;
@@ -83,24 +117,20 @@ pub(super) fn store(folder: &Path, key: Digest, captured: &Captured) -> io::Resu
     File::open(folder)?.sync_all()
 }
 
-/// Reads a template into sealed memory. None if there is none to use.
-pub(super) fn load(
+/// Whether there is a template, as far as can be told without reading it.
+pub(super) fn has(folder: &Path, key: Digest, tsc_khz: u64) -> io::Result<bool> {
+    Ok(manifest(&folder.join(super::name(key)), tsc_khz)?.is_some())
+}
+
+/// Finds a template. None if there is none to use.
+pub(super) fn open(
     folder: &Path,
     key: Digest,
     tsc_khz: u64,
     kernel: &Path,
-) -> io::Result<Option<Template>> {
+) -> io::Result<Option<Found>> {
     let place = folder.join(super::name(key));
-    let manifest = match fs::read(place.join("manifest.json")) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let Ok(manifest) = serde_json::from_slice::<Manifest>(&manifest) else { return Ok(None) };
-    if manifest.tsc_khz.abs_diff(tsc_khz) > tsc_khz * TOLERANCE_PPM / 1_000_000 {
-        return Ok(None);
-    }
-    let Some(memory) = load_memory(&place.join("memory"), &manifest)? else { return Ok(None) };
+    let Some(manifest) = manifest(&place, tsc_khz)? else { return Ok(None) };
     let mut state = Vec::new();
     File::open(place.join("state"))?.take(MAX_STATE).read_to_end(&mut state)?;
     if crc32fast::hash(&state) != manifest.state_crc32 {
@@ -108,61 +138,98 @@ pub(super) fn load(
     }
     // The age of this file is when the template was last wanted.
     File::options().append(true).open(place.join("manifest.json"))?.set_modified(now())?;
-    Ok(Some(Template {
-        used_bytes: memfd::used_bytes(memory.as_fd())?,
-        total_bytes: manifest.memory_bytes,
-        memory,
+    let memory = Arc::new(memfd::memory("coldframe-template", manifest.memory_bytes)?);
+    Ok(Some(Found {
         state: memfd::sealed("coldframe-state", &[&state])?,
         kernel: memfd::sealed("coldframe-kernel", &[&stub::of(kernel)?])?,
+        used_bytes: manifest.used_bytes(),
+        total_bytes: manifest.memory_bytes,
+        memory: Arc::clone(&memory),
+        fill: Fill { place, memory, manifest },
     }))
 }
 
-/// Removes all but the templates that were wanted last, and what crashed
-/// attempts left.
-pub(super) fn forget_oldest(folder: &Path, kept: usize) -> io::Result<()> {
+impl Manifest {
+    fn used_bytes(&self) -> u64 {
+        self.extents.iter().fold(0, |sum, (_, length)| sum.saturating_add(*length))
+    }
+}
+
+impl Fill {
+    /// Fills the memory and seals it. A template that turns out to be damaged is
+    /// removed, so that the next start makes it anew.
+    pub(super) fn run(self) -> io::Result<()> {
+        let whole = self.copy()?;
+        if !whole {
+            remove(&self.place)?;
+            return Err(io::Error::other("the template on disk is damaged"));
+        }
+        memfd::seal(self.memory.as_fd())
+    }
+
+    fn copy(&self) -> io::Result<bool> {
+        let mut file = File::open(self.place.join("memory"))?;
+        let mut buffer = vec![0; CHUNK];
+        let mut crc = crc32fast::Hasher::new();
+        for &(offset, length) in &self.manifest.extents {
+            let mut at = offset;
+            let end = offset.saturating_add(length);
+            while at < end {
+                let part = usize::try_from(end - at).map_or(CHUNK, |left| left.min(CHUNK));
+                if file.read_exact(&mut buffer[..part]).is_err() {
+                    return Ok(false);
+                }
+                crc.update(&buffer[..part]);
+                memfd::write_at(self.memory.as_fd(), &buffer[..part], at)?;
+                at += part as u64;
+            }
+        }
+        let whole = memfd::length(self.memory.as_fd())? == self.manifest.memory_bytes;
+        Ok(whole && crc.finalize() == self.manifest.memory_crc32)
+    }
+}
+
+/// The manifest of a template that fits this host.
+fn manifest(place: &Path, tsc_khz: u64) -> io::Result<Option<Manifest>> {
+    let text = match fs::read(place.join("manifest.json")) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let Ok(manifest) = serde_json::from_slice::<Manifest>(&text) else { return Ok(None) };
+    let length = |name: &str| fs::metadata(place.join(name)).map_or(0, |file| file.len());
+    let fits = manifest.tsc_khz.abs_diff(tsc_khz) <= tsc_khz * TOLERANCE_PPM / 1_000_000
+        && length("memory") == manifest.used_bytes()
+        && length("state") > 0;
+    Ok(fits.then_some(manifest))
+}
+
+/// Removes all but `kept` templates, and what crashed attempts left. First go
+/// those that nobody of this version can use any more, then those that were
+/// wanted longest ago.
+pub(super) fn forget_excess(folder: &Path, kept: usize, now: &MadeFor) -> io::Result<()> {
     let mut templates = Vec::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         if path.extension().is_none() {
+            let text = fs::read(path.join("manifest.json")).unwrap_or_default();
+            let manifest = serde_json::from_slice::<Manifest>(&text).ok();
+            let usable = manifest.and_then(|manifest| manifest.made_for);
+            let usable = usable.is_some_and(|made_for| made_for.is_usable_with(now));
             let wanted = fs::metadata(path.join("manifest.json")).and_then(|file| file.modified());
-            templates.push((wanted.ok(), path));
+            templates.push((usable, wanted.ok(), path));
         }
     }
     templates.sort();
-    let excess = templates.len().saturating_sub(kept);
-    for (_, path) in templates.drain(..excess) {
+    let unusable = templates.iter().filter(|(usable, ..)| !usable).count();
+    let excess = templates.len().saturating_sub(kept).max(unusable.saturating_sub(KEPT_UNUSABLE));
+    for (.., path) in templates.drain(..excess) {
         remove(&path)?;
         // A lock that somebody holds is found again under a new name: both then
         // make the same template, and one rename wins.
         fs::remove_file(path.with_extension("lock")).unwrap_or_default();
     }
     Ok(())
-}
-
-fn load_memory(path: &Path, manifest: &Manifest) -> io::Result<Option<OwnedFd>> {
-    let memory = memfd::memory("coldframe-template", manifest.memory_bytes)?;
-    let mut file = File::open(path)?;
-    let mut buffer = vec![0; CHUNK];
-    let mut crc = crc32fast::Hasher::new();
-    for &(offset, length) in &manifest.extents {
-        let mut at = offset;
-        let end = offset.saturating_add(length);
-        while at < end {
-            let part = usize::try_from(end - at).map_or(CHUNK, |left| left.min(CHUNK));
-            if file.read_exact(&mut buffer[..part]).is_err() {
-                return Ok(None);
-            }
-            crc.update(&buffer[..part]);
-            memfd::write_at(memory.as_fd(), &buffer[..part], at)?;
-            at += part as u64;
-        }
-    }
-    let whole = memfd::length(memory.as_fd())? == manifest.memory_bytes;
-    if !whole || crc.finalize() != manifest.memory_crc32 {
-        return Ok(None);
-    }
-    memfd::seal(memory.as_fd())?;
-    Ok(Some(memory))
 }
 
 /// Collects what is worth keeping.

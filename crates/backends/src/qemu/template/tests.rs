@@ -1,6 +1,6 @@
 //! Keys and templates on disk, without a machine.
 
-use std::path::PathBuf;
+use std::{os::fd::AsFd as _, path::PathBuf};
 
 use domain::{
     image::{FileEntry, Files, Image, Manifest, facts::Facts},
@@ -81,51 +81,101 @@ fn kernel(folder: &std::path::Path) -> PathBuf {
     path
 }
 
+fn made_for(image: &str, guest: &str) -> MadeFor {
+    let digest = |text: &str| Digest::of(text.as_bytes());
+    MadeFor {
+        image_name: image.split('@').next().unwrap_or_default().to_owned(),
+        image: digest(image),
+        guest: digest(guest),
+        qemu: digest("qemu"),
+    }
+}
+
+fn store(folder: &std::path::Path, key: Digest) {
+    disk::store(folder, key, &captured(), &made_for("base", "guest")).unwrap();
+}
+
 #[test]
 fn a_template_comes_back_from_disk_as_it_was() {
     let folder = tempfile::tempdir().unwrap();
     let (key, kernel) = (Digest::of(b"key"), kernel(folder.path()));
-    let load = |tsc_khz| disk::load(folder.path(), key, tsc_khz, &kernel).unwrap();
-    assert!(load(2_000_000).is_none());
-    disk::store(folder.path(), key, &captured()).unwrap();
-    let template = load(2_000_000).unwrap();
-    let mut memory = vec![1; 64 * 4096];
-    rustix::io::pread(&template.memory, &mut memory, 0).unwrap();
-    assert!(memory[3 * 4096..5 * 4096].iter().all(|byte| *byte == 7));
-    assert_eq!(memory.iter().filter(|byte| **byte != 0).count(), 2 * 4096);
+    let open = |tsc_khz| disk::open(folder.path(), key, tsc_khz, &kernel).unwrap();
+    let has = |tsc_khz| disk::has(folder.path(), key, tsc_khz).unwrap();
+    assert!(open(2_000_000).is_none() && !has(2_000_000));
+    store(folder.path(), key);
+    let disk::Found { memory, used_bytes, fill, .. } = open(2_000_000).unwrap();
+    assert!(!memfd::is_sealed(memory.as_fd()));
+    fill.run().unwrap();
+    let mut content = vec![1; 64 * 4096];
+    rustix::io::pread(&memory, &mut content, 0).unwrap();
+    assert!(content[3 * 4096..5 * 4096].iter().all(|byte| *byte == 7));
+    assert_eq!(content.iter().filter(|byte| **byte != 0).count(), 2 * 4096);
     // Only what is used takes memory.
-    assert_eq!(template.used_bytes, 2 * 4096);
-    assert_eq!(rustix::io::pwrite(&template.memory, b"x", 0), Err(rustix::io::Errno::PERM));
+    assert_eq!(used_bytes, 2 * 4096);
+    assert_eq!(rustix::io::pwrite(&memory, b"x", 0), Err(rustix::io::Errno::PERM));
 
     // A little drift of the clock is fine; another machine's is not.
-    assert!(load(2_000_100).is_some());
-    assert!(load(2_100_000).is_none());
+    assert!(open(2_000_100).is_some() && has(2_000_100));
+    assert!(open(2_100_000).is_none() && !has(2_100_000));
 }
 
+/// What is damaged is found before a machine runs, and does not stay.
 #[test]
 fn a_damaged_template_is_none() {
     let folder = tempfile::tempdir().unwrap();
     let (key, kernel) = (Digest::of(b"key"), kernel(folder.path()));
+    let place = folder.path().join(super::name(key));
     for (name, content) in [("memory", "x"), ("state", "y"), ("manifest.json", "{"), ("memory", "")]
     {
-        disk::store(folder.path(), key, &captured()).unwrap();
-        fs::write(folder.path().join(super::name(key)).join(name), content).unwrap();
-        assert!(disk::load(folder.path(), key, 2_000_000, &kernel).unwrap().is_none(), "{name}");
+        store(folder.path(), key);
+        fs::write(place.join(name), content).unwrap();
+        assert!(disk::open(folder.path(), key, 2_000_000, &kernel).unwrap().is_none(), "{name}");
     }
+    store(folder.path(), key);
+    let mut bytes = fs::read(place.join("memory")).unwrap();
+    bytes[4097] ^= 1;
+    fs::write(place.join("memory"), bytes).unwrap();
+    let found = disk::open(folder.path(), key, 2_000_000, &kernel).unwrap().unwrap();
+    assert!(found.fill.run().is_err());
+    assert!(!memfd::is_sealed(found.memory.as_fd()));
+    assert!(!place.exists());
 }
 
 #[test]
 fn the_least_wanted_templates_are_forgotten() {
     let folder = tempfile::tempdir().unwrap();
     let keys: Vec<_> = (0..4u8).map(|n| Digest::of(&[n])).collect();
-    for key in &keys {
-        disk::store(folder.path(), *key, &captured()).unwrap();
-    }
+    keys.iter().for_each(|key| store(folder.path(), *key));
     let kernel = kernel(folder.path());
     fs::rename(&kernel, folder.path().join("kernel.bin")).unwrap();
     let kernel = folder.path().join("kernel.bin");
-    disk::load(folder.path(), keys[0], 2_000_000, &kernel).unwrap().unwrap();
-    disk::forget_oldest(folder.path(), 2).unwrap();
+    disk::open(folder.path(), keys[0], 2_000_000, &kernel).unwrap().unwrap();
+    disk::forget_excess(folder.path(), 2, &made_for("base", "guest")).unwrap();
     let there = |key: &Digest| folder.path().join(name(*key)).exists();
     assert_eq!(keys.iter().map(there).collect::<Vec<_>>(), [true, false, false, true]);
+}
+
+/// What no current version can use goes first, whenever it was wanted.
+#[test]
+fn templates_of_other_versions_are_forgotten_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = [
+        made_for("base", "guest"),
+        made_for("other", "guest"),
+        made_for("base", "old guest"),
+        made_for("base@old", "guest"),
+        made_for("base", "older guest"),
+    ];
+    let keys: Vec<_> = (0..5u8).map(|n| Digest::of(&[n])).collect();
+    for ((age, key), made_for) in (0..).zip(&keys).zip(&made) {
+        disk::store(folder.path(), *key, &captured(), made_for).unwrap();
+        let manifest = folder.path().join(name(*key)).join("manifest.json");
+        let wanted = std::time::UNIX_EPOCH + std::time::Duration::from_secs(age);
+        fs::File::options().append(true).open(manifest).unwrap().set_modified(wanted).unwrap();
+    }
+    let there = || keys.iter().map(|key| folder.path().join(name(*key)).exists());
+    disk::forget_excess(folder.path(), 16, &made[0]).unwrap();
+    assert_eq!(there().collect::<Vec<_>>(), [true, true, false, true, true]);
+    disk::forget_excess(folder.path(), 2, &made[0]).unwrap();
+    assert_eq!(there().collect::<Vec<_>>(), [true, true, false, false, false]);
 }
