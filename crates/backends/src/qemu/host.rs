@@ -94,6 +94,7 @@ impl Host {
         // It is our child and was not waited for, so the number is still its.
         let process = Process::observe(pid)?;
         let handle = process.open().ok_or_else(|| io::Error::other("it ended at once"))?;
+        self.uids.occupy(start.claim.uid, &process)?;
         Ok(Started { process, handle })
     }
 }

@@ -1,9 +1,12 @@
 //! A user of its own for each live machine.
 //!
 //! Whoever holds the lock on a user's file has the user. The descriptor goes
-//! to the machine, so the user is free exactly when the machine and its maker are
-//! both gone, and never because of a crash in between. The files are shared by
-//! every Coldframe process of the host, whatever its state folder.
+//! to the machine, so the user is taken as long as the machine or its maker is
+//! there, and free after a crash of either. A machine that was taken over can
+//! close its descriptor: so a second file, which no machine has open, names the
+//! machine's first process, and a user whose process lives is taken too. The
+//! files are shared by every Coldframe process of the host, whatever its state
+//! folder.
 
 use std::{
     fs::{self, File},
@@ -17,6 +20,8 @@ use std::{
 };
 
 use rustix::fs::FlockOperation;
+
+use super::record::Process;
 
 /// How many users there are.
 const COUNT: u32 = 65_536;
@@ -57,10 +62,17 @@ impl Uids {
         Err(io::Error::other("every user for sandboxes is taken"))
     }
 
-    /// Removes the file of a user whose machine is gone.
+    /// Says which process the user is for. To be called before the claim goes.
+    pub(super) fn occupy(&self, uid: u32, process: &Process) -> io::Result<()> {
+        // A torn text names nobody, which is what a missing one does.
+        fs::write(self.owner(uid), serde_json::to_vec(process)?)
+    }
+
+    /// Removes the files of a user whose machine is gone.
     pub(super) fn release(&self, uid: u32) {
         if let Ok(Some(_lock)) = self.lock(uid) {
-            // A file that stays behind is found unlocked by the next claim.
+            // Files that stay behind are found free by the next claim.
+            fs::remove_file(self.owner(uid)).unwrap_or_default();
             fs::remove_file(self.path(uid)).unwrap_or_default();
         }
     }
@@ -90,7 +102,18 @@ impl Uids {
         let same = fs::metadata(&path).is_ok_and(|now| {
             file.metadata().is_ok_and(|ours| (ours.dev(), ours.ino()) == (now.dev(), now.ino()))
         });
-        Ok(same.then_some(file))
+        Ok((same && !self.is_occupied(uid)).then_some(file))
+    }
+
+    /// Whether the process lives that the user is for.
+    fn is_occupied(&self, uid: u32) -> bool {
+        let text = fs::read(self.owner(uid)).unwrap_or_default();
+        let process = serde_json::from_slice::<Process>(&text).ok();
+        process.is_some_and(|process| process.open().is_some())
+    }
+
+    fn owner(&self, uid: u32) -> PathBuf {
+        self.folder.join(format!("{uid}.process"))
     }
 
     fn path(&self, uid: u32) -> PathBuf {
@@ -129,6 +152,31 @@ mod tests {
         drop(machine);
         uids.release(uid);
         assert!(!folder.path().join(uid.to_string()).exists());
+    }
+
+    /// S4: a machine that closes its lock does not make room for another one
+    /// with its user.
+    #[test]
+    fn a_user_is_taken_as_long_as_its_machine_lives() {
+        let folder = tempfile::tempdir().unwrap();
+        let uids = Uids::open(folder.path().into(), 1000).unwrap();
+        let mut machine = std::process::Command::new("/bin/sleep").arg("1000").spawn().unwrap();
+        let pid = i32::try_from(machine.id()).unwrap();
+        let claim = uids.claim().unwrap();
+        let uid = claim.uid;
+        uids.occupy(uid, &Process::observe(pid).unwrap()).unwrap();
+        drop(claim);
+        assert!(uids.lock(uid).unwrap().is_none());
+        uids.release(uid);
+        uids.sweep();
+        assert!(uids.lock(uid).unwrap().is_none());
+        machine.kill().unwrap();
+        machine.wait().unwrap();
+        uids.sweep();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        assert!(uids.lock(uid).unwrap().is_some());
+        fs::write(uids.owner(uid), "{\"pid\":").unwrap();
+        assert!(uids.lock(uid).unwrap().is_some());
     }
 
     #[test]
