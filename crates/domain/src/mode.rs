@@ -1,5 +1,7 @@
 //! The egress mode of a sandbox: what it may reach.
 
+use std::str::FromStr;
+
 use serde::{Deserialize, Serialize};
 
 /// What a sandbox can reach, from nothing to any public address (U3).
@@ -21,7 +23,33 @@ pub enum EgressMode {
     Open,
 }
 
+/// A word that is no mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("use off, brokered, restricted, mediated or open")]
+pub struct UnknownMode;
+
+impl FromStr for EgressMode {
+    type Err = UnknownMode;
+
+    fn from_str(raw: &str) -> Result<Self, UnknownMode> {
+        Self::ALL.into_iter().find(|mode| mode.as_str() == raw).ok_or(UnknownMode)
+    }
+}
+
 impl EgressMode {
+    /// Every mode, from the least to the most.
+    pub const ALL: [Self; 5] =
+        [Self::Off, Self::Brokered, Self::Restricted, Self::Mediated, Self::Open];
+
+    /// The mode of what is made from a sandbox in this one: a fork, or a start
+    /// from its snapshot. `open` has to be asked for each time (S24, U4).
+    pub fn inherited(self) -> Self {
+        match self {
+            Self::Open => Self::Off,
+            other => other,
+        }
+    }
+
     /// The word used on every surface.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -37,6 +65,16 @@ impl EgressMode {
 #[cfg(test)]
 mod tests {
     use super::EgressMode::*;
+
+    /// S24, U4
+    #[test]
+    fn open_is_not_inherited() {
+        for mode in super::EgressMode::ALL {
+            assert_eq!(mode.inherited() == mode, mode != Open);
+            assert_eq!(mode.as_str().parse(), Ok(mode));
+        }
+        assert_eq!(Open.inherited(), Off);
+    }
 
     /// S9, U3
     #[test]

@@ -77,6 +77,17 @@ pub struct EgressFilter {
     pub limit: u32,
 }
 
+macro_rules! select {
+    ($rest:literal) => {
+        concat!(
+            "SELECT sequence, sandbox, session, uid, time, front, destination, rule, outcome, \
+             bytes_out, bytes_in, duration_ms, dropped FROM egress_log \
+             WHERE organization = $1 AND ($2 = '' OR sandbox = $2) AND ",
+            $rest
+        )
+    };
+}
+
 impl Store {
     /// Changes the rules of a live sandbox, if they are still of generation `was`.
     pub async fn set_egress(
@@ -197,18 +208,6 @@ impl Store {
         rows.iter().map(|row| Ok((row.integer("sequence")?, read(row)?))).collect()
     }
 }
-
-macro_rules! select {
-    ($rest:literal) => {
-        concat!(
-            "SELECT sequence, sandbox, session, uid, time, front, destination, rule, outcome, \
-             bytes_out, bytes_in, duration_ms, dropped FROM egress_log \
-             WHERE organization = $1 AND ($2 = '' OR sandbox = $2) AND ",
-            $rest
-        )
-    };
-}
-use select;
 
 fn number(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)

@@ -20,6 +20,7 @@
 pub mod archive;
 pub mod audit;
 pub mod bootstrap;
+pub mod egress;
 pub mod error;
 pub mod images;
 pub mod oci;
@@ -28,6 +29,7 @@ pub mod sandboxes;
 pub mod sealing;
 pub mod snapshots;
 pub mod templates;
+pub mod sessions;
 pub mod tokens;
 pub mod users;
 

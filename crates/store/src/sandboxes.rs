@@ -38,6 +38,7 @@ use self::rest::Rest;
 use crate::{
     Store,
     audit::{self, AuditLine},
+    egress::Egress,
     error::StoreError,
     snapshots::drop_pause,
     sql::{Row, Transaction, values},
@@ -66,6 +67,8 @@ pub struct Sandbox {
     pub resources: Resources,
     /// What it can reach.
     pub network: EgressMode,
+    /// And what exactly.
+    pub egress: Egress,
     /// Where it is in its life.
     pub phase: Phase,
     /// Why it is going to end, from the moment that is decided.
@@ -349,7 +352,8 @@ macro_rules! select {
             "SELECT id, alias, organization, owner, region, template, image, size, cpus, \
              memory_mib, disk_mib, processes, network, phase, intent, cause, detail, metadata, \
              timeout_ms, created, started, ended, expires, request, generation, on_timeout, \
-             idle_ms, auto_resume, parent, paused, remaining_ms, waking FROM sandboxes ",
+             idle_ms, auto_resume, parent, paused, remaining_ms, waking, egress_allow, \
+             egress_entries, egress_generation FROM sandboxes ",
             $rest
         )
     };
@@ -400,9 +404,10 @@ async fn insert(
     tx.execute(
         "INSERT INTO sandboxes (id, alias, organization, owner, region, template, image, size, \
          cpus, memory_mib, disk_mib, processes, network, phase, metadata, timeout_ms, created, \
-         idempotency, request, on_timeout, idle_ms, auto_resume, parent, generation) \
+         idempotency, request, on_timeout, idle_ms, auto_resume, parent, egress_allow, \
+         egress_entries, egress_generation, generation) \
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, 'provisioning', $14, \
-         $15, $16, $17, $18, $19, $20, $21, $22, 0)",
+         $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, 0)",
         values![
             sandbox.id.as_str(),
             sandbox.alias.as_str(),
@@ -426,6 +431,9 @@ async fn insert(
             sandbox.rest.idle,
             sandbox.rest.auto_resume,
             sandbox.parent.as_ref().map(SnapshotId::as_str),
+            serde_json::json!(sandbox.egress.allow).to_string(),
+            serde_json::json!(sandbox.egress.entries).to_string(),
+            sandbox.egress.generation,
         ],
     )
     .await?;
@@ -453,7 +461,12 @@ fn read(row: &Row) -> Result<Sandbox, StoreError> {
             disk_mib: row.number("disk_mib")?,
             processes: row.number("processes")?,
         },
-        network: network(row.text("network")?)?,
+        network: row.parsed("network")?,
+        egress: Egress {
+            allow: json(row, "egress_allow")?,
+            entries: json(row, "egress_entries")?,
+            generation: row.integer("egress_generation")?,
+        },
         phase: row.parsed("phase")?,
         intent: row.optional_parsed("intent")?,
         ending,
@@ -483,10 +496,8 @@ fn duration(row: &Row, column: &'static str) -> Result<Option<Duration>, StoreEr
     Ok(Some(Duration::from_millis(u64::try_from(millis).map_err(corrupt)?)))
 }
 
-fn network(word: String) -> Result<EgressMode, StoreError> {
-    use EgressMode::{Brokered, Mediated, Off, Open, Restricted};
-    [Off, Brokered, Restricted, Mediated, Open]
-        .into_iter()
-        .find(|mode| mode.as_str() == word)
-        .ok_or(StoreError::Corrupt { column: "network", value: word })
+/// A column that holds JSON of a known shape.
+fn json<T: serde::de::DeserializeOwned>(row: &Row, column: &'static str) -> Result<T, StoreError> {
+    let value = row.text(column)?;
+    serde_json::from_str(&value).map_err(|_| StoreError::Corrupt { column, value })
 }

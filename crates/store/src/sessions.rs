@@ -132,8 +132,7 @@ impl Store {
 const TOUCH: &str = "UPDATE sandboxes SET egress_generation = egress_generation + 1 \
                      WHERE id = $1 AND intent IS NULL \
                      AND phase IN ('provisioning', 'running', 'sleeping', 'paused')";
-const COUNT: &str =
-    "SELECT COUNT(*) AS live FROM sessions WHERE sandbox = $1 AND ended IS NULL";
+const COUNT: &str = "SELECT COUNT(*) AS live FROM sessions WHERE sandbox = $1 AND ended IS NULL";
 
 fn read(row: &Row) -> Result<Session, StoreError> {
     Ok(Session {

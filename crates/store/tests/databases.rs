@@ -6,6 +6,8 @@
 
 #[path = "databases/audit.rs"]
 mod audit;
+#[path = "databases/egress.rs"]
+mod egress;
 #[path = "databases/fixture.rs"]
 mod fixture;
 #[path = "databases/installation.rs"]
@@ -67,6 +69,10 @@ fn cases() -> Vec<(&'static str, Case)> {
         templates::steps_go_with_the_template_that_used_them_last,
         templates::the_steps_used_last_are_kept,
         templates::a_build_is_on_record_while_it_lasts,
+        egress::rules_change_by_compare_and_set,
+        egress::an_account_has_one_session_at_a_time,
+        egress::sessions_are_bounded_and_end_once,
+        egress::a_log_is_paged_followed_and_pruned,
         model::transitions_are_those_of_the_model,
     ]
     .to_vec()

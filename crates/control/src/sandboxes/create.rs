@@ -21,7 +21,10 @@ use domain::{
     phase::Phase,
 };
 use sandbox::spec::{Personality, SandboxSpec, Source};
-use store::sandboxes::{Added, Sandbox, rest::Rest};
+use store::{
+    egress::Egress,
+    sandboxes::{Added, Sandbox, rest::Rest},
+};
 
 use crate::{
     Control,
@@ -121,6 +124,7 @@ impl Control {
             size: new.size.class(),
             resources,
             network: new.network,
+            egress: Egress::default(),
             phase: Phase::Provisioning,
             intent: None,
             ending: None,

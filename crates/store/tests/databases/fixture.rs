@@ -15,6 +15,7 @@ use serde_json::Map;
 use store::{
     Store,
     audit::{AuditLine, Outcome},
+    egress::Egress,
     organizations::Organization,
     sandboxes::{Added, Fingerprint, Sandbox, rest::Rest},
     users::User,
@@ -66,6 +67,7 @@ pub(crate) fn sandbox(tenant: &Tenant) -> Sandbox {
         size: Some(SizeClass::Medium),
         resources: Resources::of(SizeClass::Medium),
         network: EgressMode::Off,
+        egress: Egress::default(),
         phase: Phase::Provisioning,
         intent: None,
         ending: None,
