@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 pub mod digest;
 pub mod facts;
 
+use crate::allow::Entry;
 use digest::Digest;
 use facts::Facts;
 
@@ -123,6 +124,10 @@ pub struct Manifest {
     pub user: String,
     /// Variables that every process of a sandbox starts with.
     pub environment: BTreeMap<String, String>,
+    /// The registries that the package clients in it are configured for, as
+    /// entries of a list of permitted destinations.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub egress_registries: Vec<Entry>,
     /// The files.
     pub files: Files,
     /// What `image verify` checks inside a running sandbox.

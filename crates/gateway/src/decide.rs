@@ -46,6 +46,19 @@ pub enum Front {
     Udp,
 }
 
+impl Front {
+    /// The word in the journal.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Named => "named",
+            Self::Proxy => "proxy",
+            Self::Captured => "captured",
+            Self::Dns => "dns",
+            Self::Udp => "udp",
+        }
+    }
+}
+
 /// What will be spoken, as far as it is known before the first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {

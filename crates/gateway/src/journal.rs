@@ -5,6 +5,8 @@
 //! construction, so a sandbox can neither forge a second record nor move a
 //! cursor with one (L-01).
 
+mod paced;
+
 use domain::{
     host::Host,
     id::{SandboxId, SessionId},
@@ -12,6 +14,7 @@ use domain::{
 };
 use serde::{Deserialize, Serialize};
 
+pub use self::paced::Paced;
 use crate::decide::Front;
 
 /// The longest text in a record.

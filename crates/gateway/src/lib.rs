@@ -26,6 +26,7 @@ pub mod dns;
 pub mod http;
 pub mod journal;
 pub mod pace;
+pub mod presets;
 pub mod resolve;
 pub mod rules;
 pub mod splice;

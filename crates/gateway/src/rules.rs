@@ -4,6 +4,8 @@
 //! it comes from the sandbox. Rules that are absent are not permissive rules:
 //! there is no `Default`.
 
+mod opened;
+
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -15,6 +17,8 @@ use domain::{
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
+
+pub use self::opened::InvalidOpening;
 
 /// The rules of one sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

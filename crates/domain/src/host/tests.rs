@@ -168,4 +168,32 @@ proptest! {
             prop_assert_eq!(canonical(&raw), expected.clone(), "{}", raw);
         }
     }
+
+    /// S-02: a second parser of URLs, written by others, reads every host that
+    /// passes as the same host.
+    #[test]
+    fn another_parser_reads_the_same_host(
+        raw in "([a-zA-Z0-9.\\-_%:\\[\\]/@?#\\\\ ]|0x|127|\\.|xn--|\\PC){1,40}",
+    ) {
+        let Ok(host) = raw.parse::<Host>() else { return Ok(()) };
+        let bracketed = match raw.contains(':') && !raw.starts_with('[') {
+            true => format!("[{raw}]"),
+            false => raw.clone(),
+        };
+        let read = url::Url::parse(&format!("http://{bracketed}/")).expect("it accepts it too");
+        match (&host, read.host().expect("an address with a host")) {
+            (Host::Name(name), url::Host::Domain(theirs)) => {
+                prop_assert_eq!(name.as_str(), theirs.strip_suffix('.').unwrap_or(theirs));
+            }
+            (Host::Address(ours), url::Host::Ipv4(theirs)) => {
+                prop_assert_eq!(ours.get(), IpAddr::from(theirs));
+            }
+            (Host::Address(ours), url::Host::Ipv6(theirs)) => {
+                prop_assert_eq!(ours.get(), IpAddr::from(theirs).to_canonical());
+            }
+            (ours, theirs) => prop_assert!(false, "{ours:?} and {theirs:?}"),
+        }
+        prop_assert_eq!(read.path(), "/");
+        prop_assert_eq!(read.username(), "");
+    }
 }
