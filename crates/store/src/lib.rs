@@ -27,9 +27,9 @@ pub mod oci;
 pub mod organizations;
 pub mod sandboxes;
 pub mod sealing;
+pub mod sessions;
 pub mod snapshots;
 pub mod templates;
-pub mod sessions;
 pub mod tokens;
 pub mod users;
 

@@ -66,6 +66,7 @@ pub fn image() -> domain::image::Image {
         user: "user".into(),
         environment: BTreeMap::new(),
         files: Files { vmlinuz: entry(), modules: entry(), rootfs: entry() },
+        egress_registries: Vec::new(),
         facts: Facts::default(),
         inputs: Vec::new(),
     };

@@ -39,6 +39,7 @@ mod kernel;
 mod packages;
 mod publish;
 mod recipe;
+mod registries;
 mod rootfs;
 mod signing;
 
@@ -82,10 +83,11 @@ struct BuildArgs {
 
 /// The files that decide, besides the recipe and the packages, what is in an
 /// image. A change to one of them makes another image.
-const BUILDER: [&str; 4] = [
+const BUILDER: [&str; 5] = [
     include_str!("image/accounts.rs"),
     include_str!("image/cpio.rs"),
     include_str!("image/kernel.rs"),
+    include_str!("image/registries.rs"),
     include_str!("image/rootfs.rs"),
 ];
 
@@ -194,12 +196,16 @@ fn make(
         Ok(kernel)
     })?;
     let root = progress.step(|| rootfs::install(recipe, packages, lock, epoch, work))?;
-    progress.step(|| rootfs::finish(recipe, lock, epoch, &root))?;
+    let egress_registries = progress.step(|| {
+        rootfs::finish(recipe, lock, epoch, &root)?;
+        registries::of(&root)
+    })?;
     progress.step(|| rootfs::pack(&root, epoch, &work.join(ImageFile::Rootfs.name())))?;
     let manifest = Manifest {
         format: MANIFEST_FORMAT,
         name: recipe.name.clone(),
         release: recipe.release.clone(),
+        egress_registries,
         facts: recipe.facts(&kernel.release),
         kernel_release: kernel.release,
         source_date_epoch: epoch,

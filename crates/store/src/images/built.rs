@@ -252,6 +252,7 @@ fn manifest(
         user: root::USER.to_owned(),
         environment,
         files,
+        egress_registries: Vec::new(),
         facts: Facts {
             users: vec![prepared.user],
             setuid: prepared.setuid,

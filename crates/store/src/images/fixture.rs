@@ -54,6 +54,7 @@ pub(super) fn manifest(name: &str) -> Vec<u8> {
         user: "user".into(),
         environment: [].into(),
         files,
+        egress_registries: Vec::new(),
         facts: Facts::default(),
         inputs: Vec::new(),
     };
