@@ -5,7 +5,8 @@
 //! it, one task for each sandbox, and [`host`] holds those of this machine.
 //! [`ledger`] is what they report to and [`activity`] says when one is idle.
 //! [`link`] is the host's end of the byte pipe into the guest and [`guest`] the
-//! client of the API behind it.
+//! client of the API behind it; [`network`] is what programs inside see of the
+//! way out.
 //!
 //! Nothing here knows HTTP surfaces, SQL or a particular backend, and nothing
 //! believes the guest: what it sends is bounded before it is read, and the link
@@ -19,5 +20,6 @@ pub mod host;
 pub mod ledger;
 pub mod lifecycle;
 pub mod link;
+pub mod network;
 pub mod spec;
 pub mod volumes;

@@ -1,6 +1,6 @@
 //! What a sandbox is made of.
 
-use domain::{environment::Environment, image::Image, size::Resources};
+use domain::{environment::Environment, image::Image, mode::EgressMode, size::Resources};
 
 use crate::{backend::Sealed, volumes::Disk};
 
@@ -37,6 +37,8 @@ pub struct Personality {
     pub environment: Environment,
     /// Accounts under which processes may run.
     pub accounts: Accounts,
+    /// How much of a network they see.
+    pub network: EgressMode,
 }
 
 /// The accounts that a caller may start processes as.

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use domain::id::SandboxId;
+use domain::{id::SandboxId, mode::EgressMode};
 use guest_protocol::control::{Identity, Newcomer, Request};
 use tokio::{
     sync::{mpsc, watch},
@@ -15,6 +15,7 @@ use crate::{
     host::Sources,
     lifecycle::Event,
     link::{self, Control, ControlError, Link},
+    network::network,
     spec::{Personality, SandboxSpec, Source},
 };
 
@@ -221,7 +222,12 @@ impl Machine {
             // nothing else is lost.
             None => return control.ping(0, self.bounds.heartbeat).await,
         };
-        match (control.call(&request, self.bounds.identify).await, greeting) {
+        let answered = control.call(&request, self.bounds.identify).await;
+        if let (Ok(_), Some(mode)) = (&answered, greeting.and_then(Greeting::network)) {
+            let request = Request::Network(Box::new(network(mode)));
+            control.call(&request, self.bounds.identify).await?;
+        }
+        match (answered, greeting) {
             // It ran before and it runs; that it cannot be told the time is no
             // reason to end it.
             (Err(ControlError::Failed(why)), Some(Greeting::Adopted)) => {
@@ -341,6 +347,18 @@ impl Greeting {
         match self {
             Self::Newborn { .. } => link::Pipe::Fresh,
             Self::Newcomer(_) | Self::Sleeper | Self::Adopted => link::Pipe::Used,
+        }
+    }
+
+    /// What the guest is told of its network, where that is for us to say. A new
+    /// machine has none, and need not be told so; a copy has that of its original.
+    fn network(&self) -> Option<EgressMode> {
+        match self {
+            Self::Newborn { personality, .. } => {
+                Some(personality.network).filter(|mode| *mode != EgressMode::Off)
+            }
+            Self::Newcomer(personality) => Some(personality.network),
+            Self::Sleeper | Self::Adopted => None,
         }
     }
 
