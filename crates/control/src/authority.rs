@@ -60,6 +60,18 @@ pub enum Action {
     TokenList,
     /// Take a token out of use.
     TokenRevoke,
+    /// Change what a sandbox may reach.
+    EgressSet,
+    /// Ask what would happen to a request of one.
+    EgressExplain,
+    /// Read what the gateway decided.
+    EgressRead,
+    /// Make a session in a sandbox.
+    SessionCreate,
+    /// See the sessions of one.
+    SessionList,
+    /// End one.
+    SessionEnd,
     /// Read the audit lines of one sandbox.
     AuditReadSandbox,
     /// Read all audit lines of the organisation.
@@ -115,7 +127,7 @@ impl Permit {
 
 impl Action {
     /// Every action, for tests.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 30] = [
         Self::SandboxCreate,
         Self::SandboxGet,
         Self::SandboxList,
@@ -138,6 +150,12 @@ impl Action {
         Self::TokenMint,
         Self::TokenList,
         Self::TokenRevoke,
+        Self::EgressSet,
+        Self::EgressExplain,
+        Self::EgressRead,
+        Self::SessionCreate,
+        Self::SessionList,
+        Self::SessionEnd,
         Self::AuditReadSandbox,
         Self::AuditReadAll,
     ];
@@ -154,7 +172,10 @@ impl Action {
             | Self::FileWrite
             | Self::FileRemove
             | Self::FileMove
-            | Self::DirectoryMake => &[SandboxesWrite],
+            | Self::DirectoryMake
+            | Self::EgressSet
+            | Self::SessionCreate
+            | Self::SessionEnd => &[SandboxesWrite],
             Self::SandboxGet
             | Self::SandboxList
             | Self::SandboxConsole
@@ -162,8 +183,12 @@ impl Action {
             | Self::FileRead
             | Self::FileLook
             | Self::GuestLook
+            | Self::EgressExplain
+            | Self::SessionList
             | Self::LimitsGet => &[SandboxesRead],
-            Self::ImageList | Self::ImageGet | Self::AuditReadSandbox => &[SandboxesRead, Admin],
+            Self::ImageList | Self::ImageGet | Self::EgressRead | Self::AuditReadSandbox => {
+                &[SandboxesRead, Admin]
+            }
             Self::TokenMint | Self::TokenList | Self::TokenRevoke | Self::AuditReadAll => &[Admin],
         }
     }
@@ -193,6 +218,12 @@ impl Action {
             Self::TokenMint => "token.mint",
             Self::TokenList => "token.list",
             Self::TokenRevoke => "token.revoke",
+            Self::EgressSet => "egress.set",
+            Self::EgressExplain => "egress.explain",
+            Self::EgressRead => "egress.read",
+            Self::SessionCreate => "session.create",
+            Self::SessionList => "session.list",
+            Self::SessionEnd => "session.end",
             Self::AuditReadSandbox | Self::AuditReadAll => "audit.read",
         }
     }
@@ -220,6 +251,12 @@ impl Action {
             | Self::DirectoryMake
             | Self::FileLook
             | Self::GuestLook
+            | Self::EgressSet
+            | Self::EgressExplain
+            | Self::EgressRead
+            | Self::SessionCreate
+            | Self::SessionList
+            | Self::SessionEnd
             | Self::AuditReadSandbox => "sandbox",
         }
     }

@@ -27,11 +27,17 @@ pub enum Error {
         /// What is wrong with it.
         detail: String,
     },
-    /// This installation has no such way out. Use `off`.
-    #[error("network {:?} is not available here; use \"off\"", .mode.as_str())]
+    /// The operator permits no such way out. Use another mode.
+    #[error("network {:?} is not available here; `GET /v1/limits` says what is", .mode.as_str())]
     ModeUnavailable {
         /// What was asked for.
         mode: EgressMode,
+    },
+    /// Nothing is let out, because there is nobody to judge it.
+    #[error("{detail}")]
+    NoGateway {
+        /// Why.
+        detail: &'static str,
     },
     /// The image is there and does not verify. Its operator must look at it.
     #[error("image {name} was refused because it does not verify")]
@@ -108,6 +114,12 @@ pub enum ConflictCode {
     SandboxNotRunning,
     /// The idempotency key was used for another request.
     IdempotencyKeyReused,
+    /// Somebody else changed it meanwhile.
+    Changed,
+    /// The account has a session already.
+    SessionExists,
+    /// The sandbox has as many sessions as it may.
+    TooManySessions,
 }
 
 impl ConflictCode {
@@ -116,6 +128,9 @@ impl ConflictCode {
         match self {
             Self::SandboxNotRunning => "sandbox_not_running",
             Self::IdempotencyKeyReused => "idempotency_key_reused",
+            Self::Changed => "changed_meanwhile",
+            Self::SessionExists => "session_exists",
+            Self::TooManySessions => "too_many_sessions",
         }
     }
 }
@@ -127,6 +142,7 @@ impl Error {
             Self::Unauthenticated => "unauthenticated",
             Self::InvalidRequest { .. } => "invalid_request",
             Self::ModeUnavailable { .. } => "mode_unavailable",
+            Self::NoGateway { .. } => "gateway_unavailable",
             Self::ImageRefused { .. } => "image_refused",
             Self::Forbidden { .. } => "missing_scope",
             Self::NotFound { .. } => "not_found",

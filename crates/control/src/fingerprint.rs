@@ -27,6 +27,8 @@ pub(crate) fn fingerprint(caller: &Caller, new: &NewSandbox, row: &Sandbox) -> F
     for (key, value) in &row.metadata {
         parts.extend([key.as_str(), value.as_str()]);
     }
+    parts.push("allow");
+    parts.extend(row.egress.allow.iter().map(String::as_str));
     parts.push("environment");
     parts.extend(new.environment.names());
     Fingerprint { key, request: hash(&parts) }

@@ -24,6 +24,7 @@
 pub mod audit;
 pub mod authority;
 pub mod bootstrap;
+pub mod egress;
 pub mod error;
 pub mod guest;
 pub mod images;
@@ -32,6 +33,7 @@ pub mod limits;
 pub mod page;
 pub mod recovery;
 pub mod sandboxes;
+pub mod sessions;
 pub mod settings;
 pub mod tokens;
 

@@ -69,7 +69,7 @@ impl Control {
             min_timeout: Timeout::MIN,
             max_timeout: Timeout::MAX,
             default_timeout: Timeout::default().get(),
-            networks: settings.networks.clone(),
+            networks: settings.offered(),
             max_concurrent: tier.max_concurrent,
             in_use,
         })

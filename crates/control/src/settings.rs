@@ -1,6 +1,10 @@
 //! What an operator decides about an installation.
 
+use std::sync::Arc;
+
 use domain::{isolation::IsolationClass, mode::EgressMode, region::Region, size::Resources};
+
+use crate::egress::{EgressSettings, Gateway};
 
 /// The rules of an installation.
 #[derive(Clone, Debug)]
@@ -13,6 +17,10 @@ pub struct Settings {
     pub least_isolation: IsolationClass,
     /// What a sandbox may be allowed to reach here.
     pub networks: Vec<EgressMode>,
+    /// What judges it. Without one, nothing but `off` is possible.
+    pub gateway: Option<Arc<dyn Gateway>>,
+    /// What the operator opened.
+    pub egress: EgressSettings,
 }
 
 /// What an organisation may have (S61).
@@ -35,6 +43,12 @@ impl Default for TierLimits {
 }
 
 impl Settings {
+    /// The modes that a sandbox can be given: without a gateway, none but `off`.
+    pub(crate) fn offered(&self) -> Vec<EgressMode> {
+        let modes = self.networks.iter().copied();
+        modes.filter(|mode| *mode == EgressMode::Off || self.gateway.is_some()).collect()
+    }
+
     /// The settings of an installation that demands machines and has no way out.
     pub fn new(region: Region) -> Self {
         Self {
@@ -42,6 +56,8 @@ impl Settings {
             tier: TierLimits::default(),
             least_isolation: IsolationClass::Microvm,
             networks: vec![EgressMode::Off],
+            gateway: None,
+            egress: EgressSettings::default(),
         }
     }
 }

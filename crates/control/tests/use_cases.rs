@@ -4,6 +4,8 @@
 mod access;
 #[path = "use_cases/create.rs"]
 mod create;
+#[path = "use_cases/egress.rs"]
+mod egress;
 #[path = "use_cases/end.rs"]
 mod end;
 #[path = "use_cases/fixture.rs"]

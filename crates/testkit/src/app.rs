@@ -15,6 +15,7 @@ use control::{
 use domain::{
     id::{AuditId, OrganizationId, TokenId, UserId},
     image::{Image, ImageName},
+    mode::EgressMode,
     region::Region,
     scope::Scopes,
     secret::Secret,
@@ -32,7 +33,7 @@ use store::{
 use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-use crate::{fake_backend::FakeBackend, fixtures};
+use crate::{fake_backend::FakeBackend, fake_gateway::FakeGateway, fixtures};
 
 /// A running server.
 #[derive(Debug)]
@@ -45,6 +46,8 @@ pub struct App {
     pub store: Store,
     /// Its sandboxes.
     pub backend: FakeBackend,
+    /// What it hands its rules to.
+    pub gateway: FakeGateway,
     /// The first tokens.
     pub tokens: FirstTokens,
     /// Ends it when cancelled.
@@ -71,7 +74,12 @@ impl App {
         let backend = FakeBackend::default();
         let ledger = Arc::new(StoreLedger::new(store.clone(), sources));
         let host = Host::new(Arc::new(backend.clone()), ledger, sources);
-        let settings = Settings::new(Region::local());
+        let gateway = FakeGateway::default();
+        let settings = Settings {
+            networks: EgressMode::ALL.into_iter().filter(|mode| *mode < EgressMode::Open).collect(),
+            gateway: Some(Arc::new(gateway.clone())),
+            ..Settings::new(Region::local())
+        };
         let control =
             Control::new(store.clone(), Arc::new(OneImage), host, settings, sources).expect("fits");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -80,7 +88,7 @@ impl App {
         let server = Server::new(control.clone(), options);
         let serving = tokio::spawn(server.serve(listener, shutdown.clone()));
         let tokens = tokens.expect("the first start kept its tokens");
-        Self { address, control, store, backend, tokens, shutdown, serving }
+        Self { address, control, store, backend, gateway, tokens, shutdown, serving }
     }
 
     /// The address of a path.

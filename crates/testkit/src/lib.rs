@@ -4,6 +4,8 @@
 pub mod app;
 pub mod contract;
 pub mod fake_backend;
+#[cfg(feature = "gateway")]
+pub mod fake_gateway;
 pub mod fake_guest;
 pub mod fixtures;
 pub mod postgres;

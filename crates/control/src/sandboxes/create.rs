@@ -18,13 +18,11 @@ use domain::{
     ending::{Cause, Ending},
     id::{Alias, SandboxId},
     image::{Image, ImageName},
+    mode::EgressMode,
     phase::Phase,
 };
 use sandbox::spec::{Personality, SandboxSpec, Source};
-use store::{
-    egress::Egress,
-    sandboxes::{Added, Sandbox, rest::Rest},
-};
+use store::sandboxes::{Added, Sandbox, rest::Rest};
 
 use crate::{
     Control,
@@ -68,8 +66,11 @@ impl Control {
                     source: Source::Template,
                     disks: Vec::new(),
                 };
-                let personality =
-                    Personality { environment: new.environment, ..Personality::default() };
+                let personality = Personality {
+                    environment: new.environment,
+                    network: row.network,
+                    ..Personality::default()
+                };
                 let control = self.clone();
                 self.tasks().spawn(async move {
                     control.start(&row, spec, personality).await;
@@ -102,9 +103,7 @@ impl Control {
     ) -> Result<(Permit, Image, Sandbox), Error> {
         let permit = may(caller, Action::SandboxCreate, Owner::Caller)?;
         let settings = self.settings();
-        if !settings.networks.contains(&new.network) {
-            return Err(Error::ModeUnavailable { mode: new.network });
-        }
+        self.available(new.network.mode)?;
         if let Some(region) = &new.region
             && *region != settings.region
         {
@@ -123,8 +122,8 @@ impl Control {
             image: image.digest,
             size: new.size.class(),
             resources,
-            network: new.network,
-            egress: Egress::default(),
+            network: new.network.mode,
+            egress: self.agreed(&new.network, &image)?,
             phase: Phase::Provisioning,
             intent: None,
             ending: None,
@@ -159,6 +158,13 @@ impl Control {
     async fn start(&self, row: &Sandbox, spec: SandboxSpec, personality: Personality) {
         let id = &row.id;
         let latest = self.now().plus(START_ALLOWANCE).plus(row.timeout);
+        // The gateway asks for rules that it was not handed, so this only saves
+        // the first request the wait.
+        if row.network != EgressMode::Off
+            && let Err(error) = self.publish(id).await
+        {
+            tracing::warn!(sandbox.id = %id, %error, "the gateway was not handed the rules");
+        }
         let started = self.host().start(id.clone(), spec, personality, Some(latest)).await;
         let done = match started {
             Ok(()) => self.pass_on_deadline(id).await,
@@ -223,7 +229,7 @@ impl Control {
 fn describe(new: &NewSandbox) -> Detail {
     detail([
         ("template", new.template.as_str().into()),
-        ("network", new.network.as_str().into()),
+        ("network", new.network.mode.as_str().into()),
         ("timeout_seconds", new.timeout.get().as_secs().into()),
         ("variables", new.environment.names().count().into()),
         match new.size {

@@ -4,13 +4,12 @@ use std::{collections::BTreeMap, time::Duration};
 
 use domain::{
     environment::Environment,
-    mode::EgressMode,
     region::Region,
     size::{InvalidResources, MAX_CPUS, MIN_MEMORY_MIB, Resources, SizeClass},
     template::TemplateName,
 };
 
-use crate::{error::Error, settings::TierLimits};
+use crate::{egress::Network, error::Error, settings::TierLimits};
 
 /// A request for a sandbox.
 #[derive(Clone, Debug)]
@@ -20,7 +19,7 @@ pub struct NewSandbox {
     /// What it is given.
     pub size: SizeChoice,
     /// What it can reach.
-    pub network: EgressMode,
+    pub network: Network,
     /// How long it may run.
     pub timeout: Timeout,
     /// Variables of its processes. They go to the guest and nowhere else.
@@ -65,7 +64,7 @@ impl NewSandbox {
         Self {
             template,
             size: SizeChoice::Class(SizeClass::default()),
-            network: EgressMode::default(),
+            network: Network::default(),
             timeout: Timeout::default(),
             environment: Environment::default(),
             metadata: Metadata::default(),

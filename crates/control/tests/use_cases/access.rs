@@ -117,6 +117,7 @@ async fn a_backend_that_separates_less_is_refused() {
     let it = Installation::new().await;
     let backend = GatedBackend::default();
     *backend.isolation.lock().expect("not poisoned") = IsolationClass::Container;
-    let refused = compose(&it.store, &backend, control::settings::TierLimits::default());
+    let refused =
+        compose(&it.store, &backend, &it.gateway, control::settings::TierLimits::default());
     assert!(matches!(refused, Err(Error::Isolation { .. })));
 }

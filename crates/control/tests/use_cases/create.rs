@@ -15,7 +15,10 @@ use domain::{
 };
 use tokio::task::JoinSet;
 
-use crate::fixture::{Installation, request, sqlite_url};
+use crate::{
+    egress::network,
+    fixture::{Installation, request, sqlite_url},
+};
 
 /// Waits until the store says that the only sandbox is in `phase`.
 async fn only(installation: &Installation, phase: Phase) -> Sandbox {
@@ -181,7 +184,16 @@ async fn what_cannot_be_made_is_refused_before_anything_is_done() {
         (explicit(1, 999_999), "invalid_request", "memory_mb"),
         (explicit(1, 1), "invalid_request", "memory_mb"),
         (NewSandbox { region: Some(region), ..request() }, "invalid_request", "region"),
-        (NewSandbox { network: EgressMode::Open, ..request() }, "mode_unavailable", "open"),
+        (
+            NewSandbox { network: network(EgressMode::Open, None), ..request() },
+            "mode_unavailable",
+            "open",
+        ),
+        (
+            NewSandbox { network: network(EgressMode::Off, Some(&["a.test"])), ..request() },
+            "invalid_request",
+            "allow",
+        ),
     ] {
         let before = it.lines(&it.caller).await.len();
         let error = it.control.create_sandbox(&it.caller, new).await.expect_err("refused");

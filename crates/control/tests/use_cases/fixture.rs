@@ -22,6 +22,7 @@ use domain::{
     id::{OrganizationId, SandboxId, TokenId, UserId},
     image::{Image, ImageName},
     isolation::IsolationClass,
+    mode::EgressMode,
     region::Region,
     scope::Scopes,
 };
@@ -33,6 +34,7 @@ use sandbox::{
 use store::{Store, organizations::Organization, users::User};
 use testkit::{
     fake_backend::FakeBackend,
+    fake_gateway::FakeGateway,
     fixtures::{distinct_bytes, image, sources},
 };
 use tokio::sync::Semaphore;
@@ -43,6 +45,7 @@ pub(crate) struct Installation {
     pub(crate) store: Store,
     pub(crate) host: Host,
     pub(crate) backend: GatedBackend,
+    pub(crate) gateway: FakeGateway,
     /// Holds both sandbox scopes.
     pub(crate) caller: Caller,
     /// Holds `admin`.
@@ -65,17 +68,19 @@ impl Installation {
         bootstrap(&store, &region, &sources(), keep).await.expect("the first start");
         let tokens = kept.expect("they were kept");
         let backend = GatedBackend::default();
-        let (control, host) = compose(&store, &backend, tier).expect("it fits");
+        let gateway = FakeGateway::default();
+        let (control, host) = compose(&store, &backend, &gateway, tier).expect("it fits");
         let caller = control.authenticate(&tokens.sandboxes).await.expect("a known token");
         let administrator = control.authenticate(&tokens.admin).await.expect("a known token");
-        Self { control, store, host, backend, caller, administrator }
+        Self { control, store, host, backend, gateway, caller, administrator }
     }
 
     /// The same installation after its process was replaced.
     pub(crate) async fn restarted(self) -> Self {
         self.host.release().await;
         let tier = TierLimits::default();
-        let (control, host) = compose(&self.store, &self.backend, tier).expect("it fits");
+        let (control, host) =
+            compose(&self.store, &self.backend, &self.gateway, tier).expect("it fits");
         Self { control, host, ..self }
     }
 
@@ -133,11 +138,18 @@ impl Installation {
 pub(crate) fn compose(
     store: &Store,
     backend: &GatedBackend,
+    gateway: &FakeGateway,
     tier: TierLimits,
 ) -> Result<(Control, Host), Error> {
     let ledger = StoreLedger::new(store.clone(), sources());
     let host = Host::new(Arc::new(backend.clone()), Arc::new(ledger), sources());
-    let settings = Settings { tier, ..Settings::new(Region::local()) };
+    use EgressMode::{Brokered, Mediated, Off, Restricted};
+    let settings = Settings {
+        tier,
+        networks: vec![Off, Brokered, Restricted, Mediated],
+        gateway: Some(Arc::new(gateway.clone())),
+        ..Settings::new(Region::local())
+    };
     let control =
         Control::new(store.clone(), Arc::new(OneImage), host.clone(), settings, sources())?;
     Ok((control, host))
