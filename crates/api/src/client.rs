@@ -16,7 +16,7 @@ use std::{fmt, io, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use domain::{
-    id::{SandboxId, TokenId},
+    id::{SandboxId, SessionId, TokenId},
     secret::Secret,
 };
 use futures::StreamExt as _;
@@ -26,12 +26,14 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     audit::{AuditPage, ListAudit},
+    egress::{EgressExplanation, EgressPage, ExplainEgress, ListEgress, SetEgress},
     exec::{ExecRequest, ExecResult},
     files::{Directory, FileQuery, Written},
     images::Image,
     limits::Limits,
     problem::{self, Problem},
     sandboxes::{CreateSandbox, ListSandboxes, Sandbox, SandboxPage, SetTimeout},
+    sessions::{CreateSession, Session},
     tokens::{CreateToken, NewToken, Token},
 };
 
@@ -243,6 +245,64 @@ impl Client {
     /// Revokes a token at once.
     pub async fn revoke_token(&self, id: &TokenId) -> Result<(), ClientError> {
         self.empty(self.request(Method::DELETE, &["tokens", id.as_str()]).timeout(ANSWER)).await
+    }
+
+    /// Sets what a sandbox may reach.
+    pub async fn set_egress(
+        &self,
+        id: &SandboxId,
+        set: &SetEgress,
+    ) -> Result<Sandbox, ClientError> {
+        let request = self.request(Method::PUT, &["sandboxes", id.as_str(), "egress"]);
+        self.answer(request.json(set).timeout(ANSWER)).await
+    }
+
+    /// Says what would happen to a request.
+    pub async fn explain_egress(
+        &self,
+        explain: &ExplainEgress,
+    ) -> Result<EgressExplanation, ClientError> {
+        let request = self.request(Method::POST, &["egress", "explain"]);
+        self.answer(request.json(explain).timeout(ANSWER)).await
+    }
+
+    /// A page of what the gateway decided.
+    pub async fn list_egress(&self, query: &ListEgress) -> Result<EgressPage, ClientError> {
+        self.get(&["egress", "log"], query).await
+    }
+
+    /// What the gateway decides, as it does: a JSON object a line.
+    pub async fn follow_egress(
+        &self,
+        query: &ListEgress,
+    ) -> Result<http::Response<reqwest::Body>, ClientError> {
+        let query = ListEgress { follow: Some(true), ..query.clone() };
+        Ok(self.send(self.request(Method::GET, &["egress", "log"]).query(&query)).await?.into())
+    }
+
+    /// Makes a session.
+    pub async fn create_session(
+        &self,
+        id: &SandboxId,
+        create: &CreateSession,
+    ) -> Result<Session, ClientError> {
+        let request = self.request(Method::POST, &["sandboxes", id.as_str(), "sessions"]);
+        self.answer(request.json(create).timeout(ANSWER)).await
+    }
+
+    /// The sessions of a sandbox.
+    pub async fn list_sessions(&self, id: &SandboxId) -> Result<Vec<Session>, ClientError> {
+        self.get(&["sandboxes", id.as_str(), "sessions"], &()).await
+    }
+
+    /// Ends a session.
+    pub async fn end_session(
+        &self,
+        id: &SandboxId,
+        session: &SessionId,
+    ) -> Result<(), ClientError> {
+        let path = ["sandboxes", id.as_str(), "sessions", session.as_str()];
+        self.empty(self.request(Method::DELETE, &path).timeout(ANSWER)).await
     }
 
     /// A page of the audit log.

@@ -10,6 +10,7 @@
 
 pub mod audit;
 pub mod client;
+pub mod egress;
 pub mod exec;
 pub mod files;
 pub mod guest;
@@ -17,6 +18,7 @@ pub mod images;
 pub mod limits;
 pub mod problem;
 pub mod sandboxes;
+pub mod sessions;
 pub mod time;
 pub mod tokens;
 pub mod variables;

@@ -25,10 +25,15 @@ pub struct CreateSandbox {
     /// Memory in MiB; needs `cpus` too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mb: Option<u32>,
-    /// What the sandbox may reach; `off` if absent.
+    /// What the sandbox may reach: `off`, `brokered`, `restricted`, `mediated` or
+    /// `open`; `off` if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = "off")]
     pub network: Option<String>,
+    /// In `restricted`, what may be reached; the curated list if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = json!(["example.org", "preset:packages"]))]
+    pub allow: Option<Vec<String>>,
     /// Seconds until the sandbox is ended, 10 to 3600; 300 if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = 300)]
@@ -68,6 +73,9 @@ pub struct Sandbox {
     pub disk_mb: u32,
     /// What it may reach.
     pub network: String,
+    /// In `restricted`, which destinations, as it was asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allow: Vec<String>,
     /// Where it lives.
     pub region: String,
     /// Labels of its owner.

@@ -4,11 +4,13 @@
 //! one function. `docs/reference/cli.md` is generated from here.
 
 mod doctor;
+mod egress;
 mod image;
 mod mistake;
 mod run;
 mod sandbox;
 mod serve;
+mod session;
 mod token;
 
 use std::{ffi::OsString, path::PathBuf, process::ExitCode, time::Duration};
@@ -52,6 +54,12 @@ enum Command {
     /// Create, use and end sandboxes of a server
     #[command(subcommand)]
     Sandbox(sandbox::SandboxCommand),
+    /// Make and end sessions in a sandbox
+    #[command(subcommand)]
+    Session(session::SessionCommand),
+    /// See what sandboxes reached, and what they would
+    #[command(subcommand)]
+    Egress(egress::EgressCommand),
     /// List, check, bring in and take out images
     #[command(subcommand)]
     Image(image::ImageCommand),
@@ -226,6 +234,8 @@ pub(crate) fn run(arguments: &[OsString]) -> ExitCode {
     let code = match parsed.command {
         Command::Run(arguments) => run::run(&configured, &arguments),
         Command::Sandbox(command) => sandbox::run(&configured, command),
+        Command::Session(command) => session::run(&configured, command),
+        Command::Egress(command) => egress::run(&configured, command),
         Command::Image(command) => image::run(&configured, command),
         Command::Token(command) => token::run(&configured, command),
         Command::Doctor(arguments) => doctor::run(&configured, &arguments),
@@ -245,7 +255,12 @@ impl Command {
         match self {
             Self::Run(_) => Codes::Program,
             Self::Sandbox(command) => command.codes(),
-            Self::Image(_) | Self::Token(_) | Self::Doctor(_) | Self::Serve(_) => Codes::Own,
+            Self::Session(_)
+            | Self::Egress(_)
+            | Self::Image(_)
+            | Self::Token(_)
+            | Self::Doctor(_)
+            | Self::Serve(_) => Codes::Own,
         }
     }
 
@@ -253,6 +268,8 @@ impl Command {
         match self {
             Self::Run(arguments) => arguments.json.format(),
             Self::Sandbox(command) => command.format(),
+            Self::Session(command) => command.format(),
+            Self::Egress(command) => command.format(),
             Self::Image(command) => command.format(),
             Self::Token(command) => command.format(),
             Self::Doctor(arguments) => arguments.json.format(),

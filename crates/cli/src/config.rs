@@ -19,7 +19,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use domain::region::Region;
+use control::egress::EgressSettings;
+use domain::{mode::EgressMode, region::Region};
 
 use crate::error::Failure;
 
@@ -44,6 +45,8 @@ pub(crate) struct Config {
     pub(crate) max_cpus: u8,
     pub(crate) max_memory_mb: u32,
     pub(crate) max_sandboxes: u32,
+    pub(crate) networks: Vec<EgressMode>,
+    pub(crate) egress: EgressSettings,
     snapshot_memory_mb: Option<u64>,
     pub(crate) url: String,
     pub(crate) log: String,
@@ -69,7 +72,7 @@ struct Setting {
 }
 
 /// Each setting once, in the order of the reference page.
-const SETTINGS: [Setting; 16] = [
+const SETTINGS: [Setting; 19] = [
     Setting {
         key: "state_dir",
         default: "/var/lib/coldframe",
@@ -158,6 +161,31 @@ const SETTINGS: [Setting; 16] = [
         default: "<a quarter of the host's memory>",
         help: "The most memory that loaded snapshots may take, in MiB. A snapshot is loaded once for all sandboxes that start from it, and stays loaded while one of them lives.",
         set: |config, text| number(text).map(|value| config.snapshot_memory_mb = Some(value)),
+    },
+    Setting {
+        key: "networks",
+        default: "off,brokered,restricted,mediated",
+        help: "The modes that sandboxes may be given, separated by commas. `open` is permitted only where it stands here; `off` always is.",
+        set: |config, text| {
+            let mut modes = list::<EgressMode>(text)?;
+            modes.push(EgressMode::Off);
+            modes.sort_unstable();
+            modes.dedup();
+            config.networks = modes;
+            Ok(())
+        },
+    },
+    Setting {
+        key: "egress_exceptions",
+        default: "",
+        help: "Internal destinations that sandboxes may reach all the same, where their mode permits it: exactly `HOST:PORT` each, separated by commas.",
+        set: |config, text| list(text).map(|value| config.egress.exceptions = value),
+    },
+    Setting {
+        key: "egress_upstreams",
+        default: "",
+        help: "What named paths lead to, as `NAME=URL`, separated by commas. In every mode but `off`, programs in sandboxes reach them at `http://127.0.0.1:8788/NAME/`. They may be internal.",
+        set: |config, text| list(text).map(|value| config.egress.upstreams = value),
     },
     Setting {
         key: "url",
@@ -280,6 +308,8 @@ impl Config {
             max_cpus: 4,
             max_memory_mb: 8192,
             max_sandboxes: 20,
+            networks: EgressMode::ALL.into_iter().filter(|mode| *mode < EgressMode::Open).collect(),
+            egress: EgressSettings::default(),
             snapshot_memory_mb: None,
             url: "http://127.0.0.1:7070".to_owned(),
             log: "info".to_owned(),
@@ -358,6 +388,12 @@ fn plain(value: &toml::Value) -> Result<String, String> {
 fn path(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     if path.is_absolute() { Ok(path) } else { Err("an absolute path is expected".to_owned()) }
+}
+
+/// Values separated by commas.
+fn list<T: std::str::FromStr<Err: std::fmt::Display>>(text: &str) -> Result<Vec<T>, String> {
+    let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+    items.map(|item| item.parse().map_err(|error| format!("{error}"))).collect()
 }
 
 fn filled(text: &str) -> Result<String, String> {

@@ -159,7 +159,9 @@ impl From<control::error::Error> for ApiError {
             Error::ImageRefused { .. } | Error::Conflict { .. } => StatusCode::CONFLICT,
             Error::QuotaExceeded { .. } => StatusCode::TOO_MANY_REQUESTS,
             Error::StartFailed { .. } => StatusCode::BAD_GATEWAY,
-            Error::Unavailable { .. } | Error::Isolation { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            Error::Unavailable { .. } | Error::NoGateway { .. } | Error::Isolation { .. } => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Error::Internal { .. } => StatusCode::INTERNAL_SERVER_ERROR,
         };
         let (code, detail) = (error.code(), error.to_string());

@@ -18,6 +18,7 @@ use crate::{guest::table, router};
     (name = "guest", description = "The API inside a sandbox, streaming"),
     (name = "images", description = "What sandboxes start from"),
     (name = "tokens", description = "Who may call"),
+    (name = "egress", description = "What sandboxes may reach, and what they did"),
     (name = "audit", description = "Who did what"),
     (name = "server", description = "The installation"),
 ))]

@@ -6,6 +6,7 @@
 
 pub(crate) mod audit;
 pub(crate) mod console;
+pub(crate) mod egress;
 pub(crate) mod exec;
 pub(crate) mod files;
 pub(crate) mod guest;
@@ -14,4 +15,5 @@ pub(crate) mod images;
 pub(crate) mod limits;
 pub(crate) mod reference;
 pub(crate) mod sandboxes;
+pub(crate) mod sessions;
 pub(crate) mod tokens;

@@ -22,8 +22,8 @@ use crate::{
     hosts::Hosts,
     limits, memory,
     rest::{
-        audit, console, exec, files, guest, health, images, limits as limit, reference, sandboxes,
-        tokens,
+        audit, console, egress, exec, files, guest, health, images, limits as limit, reference,
+        sandboxes, sessions, tokens,
     },
 };
 
@@ -40,12 +40,17 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(tokens::create, tokens::list))
         .routes(routes!(tokens::revoke))
         .routes(routes!(audit::list))
+        .routes(routes!(egress::set))
+        .routes(routes!(egress::explain))
+        .routes(routes!(sessions::create, sessions::list))
+        .routes(routes!(sessions::end))
         .routes(routes!(files::remove))
         .layer(from_fn_with_state(limits::REQUEST_TIME, within));
     let slow = OpenApiRouter::new()
         .routes(routes!(sandboxes::create))
         .layer(from_fn_with_state(limits::CREATE_TIME, within));
     let streams = OpenApiRouter::new()
+        .routes(routes!(egress::log))
         .routes(routes!(exec::exec))
         .routes(routes!(files::read, files::write))
         .routes(routes!(guest::read, guest::call));

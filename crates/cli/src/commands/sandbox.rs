@@ -6,6 +6,7 @@ mod exec;
 mod inspect;
 mod kill;
 mod location;
+mod network;
 
 use clap::Subcommand;
 
@@ -25,6 +26,7 @@ pub(crate) enum SandboxCommand {
     #[command(name = "cp")]
     Copy(copy::CopyArgs),
     Logs(inspect::LogsArgs),
+    Network(network::NetworkArgs),
     Kill(kill::KillArgs),
 }
 
@@ -38,6 +40,7 @@ impl SandboxCommand {
             | Self::Get(_)
             | Self::Copy(_)
             | Self::Logs(_)
+            | Self::Network(_)
             | Self::Kill(_) => Codes::Own,
         }
     }
@@ -52,6 +55,7 @@ impl SandboxCommand {
             Self::Shell(_) => Format::Text,
             Self::Copy(arguments) => arguments.json.format(),
             Self::Logs(arguments) => arguments.json.format(),
+            Self::Network(arguments) => arguments.json.format(),
             Self::Kill(arguments) => arguments.json.format(),
         }
     }
@@ -67,6 +71,7 @@ pub(crate) fn run(configured: &Configured<'_>, command: SandboxCommand) -> Outco
         SandboxCommand::Shell(arguments) => block_on(exec::shell(configured, &arguments)),
         SandboxCommand::Copy(arguments) => block_on(copy::run(configured, &arguments)),
         SandboxCommand::Logs(arguments) => block_on(inspect::logs(configured, &arguments)),
+        SandboxCommand::Network(arguments) => block_on(network::run(configured, &arguments)),
         SandboxCommand::Kill(arguments) => block_on(kill::run(configured, &arguments)),
     }
 }

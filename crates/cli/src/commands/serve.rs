@@ -139,6 +139,8 @@ async fn serve(config: &Config) -> Outcome<u8> {
         max_memory_mib: config.max_memory_mb,
         max_concurrent: config.max_sandboxes,
     };
+    settings.networks = config.networks.clone();
+    settings.egress = config.egress.clone();
     let control = Control::new(store.clone(), images.clone(), host.clone(), settings, sources)
         .map_err(failure)?;
     let recovered = control.recover().await.map_err(failure)?;

@@ -7,14 +7,16 @@ use axum::{
     http::{HeaderMap, StatusCode},
 };
 use control::{
+    egress::Network,
     page::Limit,
     sandboxes::{
         ListSandboxes, Sandbox,
         request::{IdempotencyKey, Metadata, NewSandbox, SizeChoice, Timeout},
     },
 };
-use domain::{environment::Environment, id::SandboxId, mode::EgressMode};
+use domain::{environment::Environment, id::SandboxId};
 
+use super::egress::mode;
 use crate::{app::App, caller::Authenticated, error::ApiError, input};
 
 /// Create a sandbox
@@ -32,6 +34,7 @@ use crate::{app::App, caller::Authenticated, error::ApiError, input};
         (status = 409, description = "`image_refused`, `idempotency_key_reused`", body = api::problem::Problem),
         (status = 429, description = "`quota_exceeded`", body = api::problem::Problem),
         (status = 502, description = "`start_failed`", body = api::problem::Problem),
+        (status = 503, description = "`gateway_unavailable`", body = api::problem::Problem),
     )
 )]
 pub(crate) async fn create(
@@ -156,7 +159,10 @@ fn new_sandbox(create: wire::CreateSandbox, headers: &HeaderMap) -> Result<NewSa
     Ok(NewSandbox {
         template: create.template.parse().map_err(|error| ApiError::field("template", error))?,
         size,
-        network: create.network.as_deref().map(network).transpose()?.unwrap_or_default(),
+        network: Network {
+            mode: create.network.as_deref().map(mode).transpose()?.unwrap_or_default(),
+            allow: create.allow,
+        },
         timeout: timeout.transpose()?.unwrap_or_default(),
         environment: Environment::new(create.env.0)
             .map_err(|error| ApiError::field("env", error))?,
@@ -170,17 +176,8 @@ fn new_sandbox(create: wire::CreateSandbox, headers: &HeaderMap) -> Result<NewSa
     })
 }
 
-fn network(word: &str) -> Result<EgressMode, ApiError> {
-    use EgressMode::{Brokered, Mediated, Off, Open, Restricted};
-    let known = [Off, Brokered, Restricted, Mediated, Open];
-    known
-        .into_iter()
-        .find(|mode| mode.as_str() == word)
-        .ok_or_else(|| ApiError::field("network", "use \"off\", the only mode of this version"))
-}
-
 /// A sandbox as clients see it.
-fn view(sandbox: Sandbox) -> wire::Sandbox {
+pub(super) fn view(sandbox: Sandbox) -> wire::Sandbox {
     wire::Sandbox {
         id: sandbox.id,
         state: sandbox.phase.as_str().to_owned(),
@@ -191,6 +188,7 @@ fn view(sandbox: Sandbox) -> wire::Sandbox {
         memory_mb: sandbox.resources.memory_mib,
         disk_mb: sandbox.resources.disk_mib,
         network: sandbox.network.as_str().to_owned(),
+        allow: sandbox.egress.allow,
         region: sandbox.region.to_string(),
         metadata: sandbox.metadata,
         created_at: Time(sandbox.created),

@@ -5,7 +5,7 @@
 //! the wrong scope and by another organisation.
 
 use domain::{
-    id::{SandboxId, TokenId},
+    id::{SandboxId, SessionId, TokenId},
     scope::Scope,
     token::Token,
 };
@@ -44,7 +44,9 @@ fn endpoints() -> Vec<Endpoint> {
 fn request(app: &App, endpoint: &Endpoint, id: &SandboxId) -> RequestBuilder {
     let token = TokenId::from_random([8; 16]);
     let path = endpoint.path.replace("/tokens/{id}", &format!("/tokens/{token}"));
+    let session = SessionId::from_random([8; 16]);
     let path = path.replace("{id}", id.as_str()).replace("{name}", "base");
+    let path = path.replace("{session}", session.as_str());
     let query = if path.ends_with("/files") { "?path=/x" } else { "" };
     let request =
         reqwest::Client::new().request(endpoint.method.clone(), app.url(&(path.clone() + query)));
@@ -54,6 +56,9 @@ fn request(app: &App, endpoint: &Endpoint, id: &SandboxId) -> RequestBuilder {
     let last = path.rsplit('/').next().unwrap_or_default();
     match (endpoint.method.as_str(), last) {
         ("POST", "sandboxes") => json(request, r#"{"template":"base"}"#),
+        ("PUT", "egress") => json(request, r#"{"network":"off"}"#),
+        ("POST", "explain") => json(request, r#"{"url":"https://good.test"}"#),
+        ("POST", "sessions") => json(request, r#"{"uid":2000}"#),
         ("POST", "timeout") => json(request, r#"{"timeout_seconds":60}"#),
         ("POST", "exec") => json(request, r#"{"cmd":["echo"]}"#),
         ("POST", "tokens") => json(request, r#"{"scopes":["admin"]}"#),

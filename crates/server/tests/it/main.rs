@@ -7,6 +7,7 @@ mod audit;
 mod authorization;
 mod bodies;
 mod connections;
+mod egress;
 mod exec;
 mod files;
 mod guest;

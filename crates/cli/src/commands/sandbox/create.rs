@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use api::{sandboxes::CreateSandbox, variables::Variables};
 use clap::Args;
 use control::sandboxes::request::Timeout;
+use domain::mode::EgressMode;
 
 use crate::{
     commands::{Configured, Json, SizeArgs},
@@ -35,6 +36,15 @@ pub(crate) struct CreateArgs {
     /// Attach a label; labels are shown, so they hold no secrets
     #[arg(long, value_name = "NAME=VALUE")]
     metadata: Vec<String>,
+
+    /// What it may reach: off, brokered, restricted, mediated or open [default: off]
+    #[arg(long, value_name = "MODE")]
+    network: Option<EgressMode>,
+
+    /// In restricted, permit this: HOST, *.HOST, http://HOST, HOST:PORT or
+    /// preset:NAME; may be repeated [default: the curated presets]
+    #[arg(long, value_name = "ENTRY")]
+    allow: Vec<String>,
 
     /// End it after this time, 10s to 1h [default: 5m]
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
@@ -98,6 +108,8 @@ fn request(arguments: &CreateArgs) -> Outcome<CreateSandbox> {
         cpus: arguments.size.cpus,
         memory_mb: arguments.size.memory_mb,
         timeout_seconds,
+        network: arguments.network.map(|mode| mode.as_str().to_owned()),
+        allow: Some(arguments.allow.clone()).filter(|list| !list.is_empty()),
         env: Variables(environment.expose().map(owned).collect()),
         metadata,
         ..CreateSandbox::default()

@@ -107,6 +107,7 @@ pub(super) async fn get(configured: &Configured<'_>, arguments: &GetArgs) -> Out
         ("size", Some(size(&sandbox))),
         ("disk", Some(format!("{} MiB", sandbox.disk_mb))),
         ("network", Some(sandbox.network.clone())),
+        ("allow", Some(sandbox.allow.join(" ")).filter(|list| !list.is_empty())),
         ("region", Some(sandbox.region.clone())),
         ("created", Some(sandbox.created_at.to_string())),
         ("started", time(sandbox.started_at)),
