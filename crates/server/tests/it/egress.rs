@@ -3,7 +3,6 @@
 use api::{
     egress::{ExplainEgress, ListEgress, SetEgress},
     sandboxes::CreateSandbox,
-    sessions::CreateSession,
 };
 use control::egress::EgressLine;
 use domain::{id::SandboxId, mode::EgressMode, time::Timestamp};
@@ -41,26 +40,6 @@ async fn a_network_is_asked_for_and_changed() {
     app.gateway.set_down(true);
     let refused = client.create_sandbox(&restricted(None)).await;
     assert_eq!(code(refused), "gateway_unavailable");
-    app.stop().await;
-}
-
-/// W29: a session over REST.
-#[tokio::test]
-async fn a_session_is_made_listed_and_ended() {
-    let app = App::start().await;
-    let client = app.sandboxes();
-    let id = client.create_sandbox(&restricted(None)).await.unwrap().id;
-    let create = CreateSession { uid: 2000, attended: true };
-    let session = client.create_session(&id, &create).await.unwrap();
-    assert_eq!(client.list_sessions(&id).await.unwrap(), std::slice::from_ref(&session));
-    assert_eq!(code(client.create_session(&id, &create).await), "session_exists");
-    client.end_session(&id, &session.id).await.unwrap();
-    assert_eq!(code(client.end_session(&id, &session.id).await), "not_found");
-    // What is no id is as unknown as one of nothing.
-    let odd = reqwest::Client::new()
-        .delete(app.url(&format!("/v1/sandboxes/{id}/sessions/x%0ay")))
-        .bearer_auth(app.tokens.sandboxes.expose());
-    assert_eq!(odd.send().await.unwrap().status(), 404);
     app.stop().await;
 }
 

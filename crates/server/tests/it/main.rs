@@ -16,5 +16,6 @@ mod limits;
 mod raw;
 mod reference;
 mod sandboxes;
+mod sessions;
 mod shutdown;
 mod tokens;

@@ -19,7 +19,9 @@ use crate::fixture::{NOW, Tenant, add, added, line, organization, sandbox, unkey
 fn egress(generation: i64) -> Egress {
     Egress {
         allow: vec!["preset:x".to_owned(), "good.test".to_owned()],
-        entries: vec!["good.test".parse().unwrap(), "http://*.wide.test:8080".parse().unwrap()],
+        entries: ["good.test", "http://*.wide.test:8080"]
+            .map(|entry| entry.parse().expect("an entry"))
+            .to_vec(),
         generation,
     }
 }

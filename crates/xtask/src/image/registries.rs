@@ -102,8 +102,8 @@ mod tests {
         assert_eq!(
             found,
             [
-                "files.example.com",
                 "http://deb.example.com",
+                "files.example.com",
                 "mirror.example.com:8443",
                 "py.example.com",
             ]
