@@ -31,10 +31,12 @@ pub fn sealed() -> Sealed {
     Sealed { id: SnapshotId::from_random(distinct_bytes()), key: SnapshotKey::from_random(key) }
 }
 
-/// 16 bytes that no other call in this process returns.
+/// 16 bytes that no other call returns, in this process or in another that runs
+/// tests on this host now.
 pub fn distinct_bytes() -> [u8; 16] {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let mut bytes = [0x5c; 16];
+    bytes[4..8].copy_from_slice(&std::process::id().to_be_bytes());
     bytes[8..].copy_from_slice(&NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes());
     bytes
 }

@@ -190,3 +190,54 @@ fn an_emptied_page_stays_empty() {
     assert!(pages[..PAGE].iter().all(|byte| *byte == 0));
     assert!(pages[PAGE..].iter().all(|byte| *byte == 1));
 }
+
+/// What writing and opening cost beside a plain copy, for whoever looks.
+#[test]
+fn what_is_used_decides_what_it_costs() {
+    use std::io::Write as _;
+    for mib in [64, 256, 1024] {
+        let pages = mib * 256;
+        let folder = tempfile::tempdir().unwrap();
+        let sealed =
+            Sealed { id: SnapshotId::from_random([4; 16]), key: SnapshotKey::from_random([9; 32]) };
+        // A machine of four times the size, used here and there.
+        let own: Vec<_> = (0..pages).map(|page| page / 64 * 256 + page % 64).collect();
+        let mapped = Mapped::new(4 * pages, &[], &own);
+
+        let begun = Instant::now();
+        let draft = disk::write(
+            folder.path(),
+            &sealed,
+            Bound::for_test(
+                Accelerator::Tcg,
+                Resources::explicit(1, 4 * u32::try_from(mib).unwrap()).unwrap(),
+                Digest::of(b"qemu"),
+            ),
+            &mapped.memory,
+            Vec::new(),
+        );
+        let draft = draft.unwrap();
+        let still = begun.elapsed();
+        let captured = draft.finish().unwrap();
+        let capture = begun.elapsed();
+        drop(mapped);
+        assert_eq!(captured.memory_bytes, (pages * PAGE) as u64);
+
+        let begun = Instant::now();
+        let mut plain = fs::File::create(folder.path().join("plain")).unwrap();
+        let block = vec![3; 1 << 20];
+        (0..mib).for_each(|_| plain.write_all(&block).unwrap());
+        plain.sync_all().unwrap();
+        let copy = begun.elapsed();
+
+        let (manifest, text) = disk::manifest(folder.path(), &sealed.id).unwrap().unwrap();
+        let begun = Instant::now();
+        disk::open(folder.path(), &sealed.key, &manifest, &text).unwrap().fill.run().unwrap();
+        let load = begun.elapsed();
+        println!(
+            "{mib} MiB: still {still:?}, captured {capture:?} ({:.2} of a plain copy, {copy:?}), \
+             loaded {load:?}",
+            capture.as_secs_f64() / copy.as_secs_f64(),
+        );
+    }
+}
