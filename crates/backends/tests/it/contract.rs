@@ -20,3 +20,11 @@ async fn the_contract_holds() {
     contract::what_is_absent_is_said_to_be(backend()).await;
     contract::an_interrupted_create_leaves_nothing_unlisted(backend(), &rig.spec).await;
 }
+
+/// S33, S37, S49, U40
+#[tokio::test(flavor = "multi_thread")]
+async fn the_contract_of_snapshots_holds() {
+    let Some(rig) = Rig::for_snapshots("contract-snapshots").await else { return };
+    let backend = Arc::clone(&rig.backend) as Arc<dyn Backend>;
+    contract::snapshots::all(backend, &rig.spec).await;
+}
