@@ -1,5 +1,7 @@
 //! What drivers report, written down before anyone is told.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use domain::{
     ending::{Cause, Ending},
@@ -18,13 +20,17 @@ use store::{
     sandboxes::{Moved, Sandbox},
 };
 
-use crate::control::{Detail, detail, random};
+use crate::{
+    control::{Detail, detail, random},
+    egress::Gateway,
+};
 
 /// The store as a ledger of sandboxes.
 #[derive(Clone, Debug)]
 pub struct StoreLedger {
     store: Store,
     sources: Sources,
+    gateway: Option<Arc<dyn Gateway>>,
 }
 
 /// Why a fact was not recorded.
@@ -41,7 +47,12 @@ enum Contradiction {
 impl StoreLedger {
     /// A ledger over `store`.
     pub fn new(store: Store, sources: Sources) -> Self {
-        Self { store, sources }
+        Self { store, sources, gateway: None }
+    }
+
+    /// The same, telling the gateway of every end.
+    pub fn with_gateway(self, gateway: Option<Arc<dyn Gateway>>) -> Self {
+        Self { gateway, ..self }
     }
 
     /// Records an end; the first one that is recorded stays.
@@ -65,8 +76,12 @@ impl StoreLedger {
         ]);
         let line = self.line(&row, "sandbox.ended", now, told);
         match self.store.mark_ended(id, ending, now, &line).await? {
-            Moved::Yes | Moved::No => Ok(()),
+            Moved::Yes | Moved::No => {}
         }
+        if let Some(gateway) = &self.gateway {
+            gateway.forget(id).await;
+        }
+        Ok(())
     }
 
     fn line(&self, row: &Sandbox, action: &str, now: Timestamp, detail: Detail) -> AuditLine {

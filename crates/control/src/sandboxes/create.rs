@@ -220,7 +220,9 @@ impl Control {
 
     /// Records how a sandbox ended, unless its driver did.
     pub(crate) async fn record_ending(&self, id: &SandboxId, ending: &Ending) -> Result<(), Error> {
-        StoreLedger::new(self.store().clone(), *self.sources()).record_ended(id, ending).await?;
+        let ledger = StoreLedger::new(self.store().clone(), *self.sources());
+        let ledger = ledger.with_gateway(self.settings().gateway.clone());
+        ledger.record_ended(id, ending).await?;
         Ok(())
     }
 }

@@ -162,6 +162,7 @@ async fn a_session_is_an_account_until_it_ends() {
     assert_eq!(asked.of(&id).await.expect("read"), it.gateway.rules(&id));
     it.control.terminate_sandbox(&it.caller, &id).await.expect("ended");
     assert_eq!(asked.of(&id).await.expect("read"), None);
+    assert_eq!(it.gateway.rules(&id), None);
 }
 
 fn record(id: &SandboxId, nth: i64) -> Record {

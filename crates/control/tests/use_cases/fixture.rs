@@ -10,6 +10,7 @@ use control::{
     Control,
     audit::{AuditLine, AuditQuery},
     bootstrap::{FirstTokens, bootstrap},
+    egress::Gateway,
     error::Error,
     images::{ImageSummary, Images, ImagesError},
     ledger::StoreLedger,
@@ -141,13 +142,14 @@ pub(crate) fn compose(
     gateway: &FakeGateway,
     tier: TierLimits,
 ) -> Result<(Control, Host), Error> {
-    let ledger = StoreLedger::new(store.clone(), sources());
+    let told: Arc<dyn Gateway> = Arc::new(gateway.clone());
+    let ledger = StoreLedger::new(store.clone(), sources()).with_gateway(Some(told.clone()));
     let host = Host::new(Arc::new(backend.clone()), Arc::new(ledger), sources());
     use EgressMode::{Brokered, Mediated, Off, Restricted};
     let settings = Settings {
         tier,
         networks: vec![Off, Brokered, Restricted, Mediated],
-        gateway: Some(Arc::new(gateway.clone())),
+        gateway: Some(told),
         ..Settings::new(Region::local())
     };
     let control =
