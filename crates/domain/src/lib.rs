@@ -23,3 +23,4 @@ pub mod snapshot;
 pub mod template;
 pub mod time;
 pub mod token;
+pub mod volume;
