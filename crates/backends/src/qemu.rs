@@ -38,6 +38,7 @@ use domain::{
 use sandbox::{
     backend::{Backend, BackendError, Captured, Pipe, Sealed, Then},
     spec::{SandboxSpec, Source},
+    volumes::Disk,
 };
 use tokio::sync::OwnedMutexGuard;
 use tracing::info;
@@ -67,6 +68,7 @@ mod snapshot;
 mod stub;
 mod template;
 mod uids;
+mod volumes;
 
 pub use command::Accelerator;
 pub use jail::order::Lifetime;
@@ -425,6 +427,18 @@ impl Backend for QemuBackend {
             other => other,
         }
         .map_err(|unmade| unmade.error)
+    }
+
+    async fn attach(&self, id: &SandboxId, disk: &Disk) -> Result<(), BackendError> {
+        let machine = self.machine(id).await?;
+        let _alone = machine.alone().await;
+        Ok(volumes::attach(&mut &*machine, &self.site(id).group, disk).await?)
+    }
+
+    async fn detach(&self, id: &SandboxId, slot: u8) -> Result<(), BackendError> {
+        let machine = self.machine(id).await?;
+        let _alone = machine.alone().await;
+        Ok(volumes::empty(&mut &*machine, slot).await?)
     }
 
     async fn connect(&self, id: &SandboxId) -> Result<Box<dyn Pipe>, BackendError> {

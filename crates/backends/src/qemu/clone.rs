@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sandbox::{backend::BackendError, spec::SandboxSpec};
+use sandbox::{backend::BackendError, spec::SandboxSpec, volumes::Disk};
 use serde_json::json;
 use tokio::{net::UnixStream, sync::OwnedMutexGuard, time::timeout};
 
@@ -30,6 +30,7 @@ use super::{
     qmp::Qmp,
     record::Record,
     template::boot::{capabilities, migrated},
+    volumes,
 };
 
 /// How long QEMU may take to start and load the state. A busy host is slow.
@@ -63,6 +64,7 @@ pub(super) async fn start(
     gate: Arc<OwnedMutexGuard<()>>,
 ) -> Result<(Machine, Steps), BackendError> {
     let starting = Instant::now();
+    let disks = order.spec.disks.clone();
     let basis = order.original.snapshot().map(|(_, memory)| memory);
     let filled = order.original.filled().clone();
     let work = {
@@ -79,7 +81,7 @@ pub(super) async fn start(
     let started = started.map_err(|error| failed(error.into()))?;
     let spawn_us = micros(starting);
 
-    let loaded = timeout(LOADING, load(&site, &filled)).await;
+    let loaded = timeout(LOADING, load(&site, &filled, &disks)).await;
     let loaded = loaded.unwrap_or_else(|_| {
         Err(format!("QEMU was not ready after {} seconds", LOADING.as_secs()).into())
     });
@@ -136,13 +138,20 @@ fn spawn(site: &Site, order: &Order) -> Result<Started, LaunchError> {
     Ok(started)
 }
 
-async fn load(site: &Site, filled: &Filling) -> Result<(Qmp, UnixStream, Steps), Cause> {
+async fn load(
+    site: &Site,
+    filled: &Filling,
+    disks: &[Disk],
+) -> Result<(Qmp, UnixStream, Steps), Cause> {
     let begun = Instant::now();
     let mut qmp = Qmp::connect(&site.folder.qmp()).await?;
     let link = UnixStream::connect(site.folder.link()).await?;
     qmp.answer("qmp_capabilities", LOADING).await?;
     let qmp_us = micros(begun);
     let begun = Instant::now();
+    for disk in disks {
+        volumes::insert(&mut qmp, &site.group, disk).await?;
+    }
     qmp.send("migrate-set-capabilities", capabilities()).await?;
     // The device state is what makes it run.
     filled.done().await?;
@@ -152,6 +161,9 @@ async fn load(site: &Site, filled: &Filling) -> Result<(Qmp, UnixStream, Steps),
     qmp.send("migrate-incoming", json!({ "uri": uri })).await?;
     qmp.answer("migrate-incoming", LOADING).await?;
     migrated(&mut qmp).await?;
+    for disk in disks {
+        volumes::announce(&mut qmp, disk).await?;
+    }
     Ok((qmp, link, Steps { spawn_us: 0, qmp_us, fill_us, load_us: micros(begun) }))
 }
 

@@ -12,6 +12,8 @@
 
 use domain::size::Resources;
 
+use super::volumes;
+
 /// The number of each descriptor in the machine.
 pub(super) mod number {
     /// Where QEMU complains.
@@ -150,6 +152,7 @@ pub(super) fn arguments(machine: &Machine) -> Vec<String> {
         "if=none,id=root,file=/dev/fdset/1,format=raw,read-only=on,file.locking=off",
     );
     line.option("-device", "virtio-blk-device,drive=root");
+    volumes::add_slots(&mut line);
     line.arguments
 }
 
@@ -172,8 +175,9 @@ fn listening(id: &str, number: i32) -> String {
     format!("socket,id={id},fd={number},server=on,wait=off")
 }
 
-#[derive(Default)]
-struct Line {
+/// A command line that grows.
+#[derive(Debug, Default)]
+pub(super) struct Line {
     arguments: Vec<String>,
 }
 
@@ -182,7 +186,8 @@ impl Line {
         self.arguments.extend(flags.iter().map(|flag| (*flag).to_owned()));
     }
 
-    fn option(&mut self, name: &str, value: impl ToString) {
+    /// Adds an option with its value.
+    pub(super) fn option(&mut self, name: &str, value: impl ToString) {
         self.arguments.push(name.to_owned());
         self.arguments.push(value.to_string());
     }

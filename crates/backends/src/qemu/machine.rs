@@ -168,6 +168,11 @@ impl Machine {
         self.console.lock().unwrap_or_else(PoisonError::into_inner).bytes().to_vec()
     }
 
+    /// Waits for whoever keeps the machine still, and keeps others from it.
+    pub(super) async fn alone(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.turn.lock().await
+    }
+
     /// Tells QEMU something, with a descriptor beside it, and waits for its
     /// answer.
     pub(super) async fn command(
