@@ -16,7 +16,7 @@ use std::{fmt, io, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use domain::{
-    id::{SandboxId, SessionId, TokenId},
+    id::{CheckpointId, SandboxId, SessionId, TokenId},
     secret::Secret,
 };
 use futures::StreamExt as _;
@@ -35,6 +35,7 @@ use crate::{
     sandboxes::{CreateSandbox, ListSandboxes, Sandbox, SandboxPage, SetTimeout},
     sessions::{CreateSession, Session},
     tokens::{CreateToken, NewToken, Token},
+    volumes::{Checkpoint, CreateVolume, Mount, Volume},
 };
 
 /// The largest JSON answer that is read. Two outputs of 8 MiB in base64 fit.
@@ -48,6 +49,9 @@ const IDLE: Duration = Duration::from_secs(5);
 const ANSWER: Duration = Duration::from_secs(60);
 /// How long a sandbox may take to start; the first of its kind boots a machine.
 const CREATE: Duration = Duration::from_secs(300);
+
+/// How long the server may work on a volume before it answers with its state.
+const VOLUME: Duration = Duration::from_secs(120);
 
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
@@ -308,6 +312,59 @@ impl Client {
     /// A page of the audit log.
     pub async fn list_audit(&self, query: &ListAudit) -> Result<AuditPage, ClientError> {
         self.get(&["audit"], query).await
+    }
+
+    /// Makes a volume.
+    pub async fn create_volume(&self, create: &CreateVolume) -> Result<Volume, ClientError> {
+        self.answer(self.request(Method::POST, &["volumes"]).json(create).timeout(VOLUME)).await
+    }
+
+    /// The volumes by name.
+    pub async fn list_volumes(&self) -> Result<Vec<Volume>, ClientError> {
+        self.get(&["volumes"], &()).await
+    }
+
+    /// One volume, by its name or id.
+    pub async fn volume(&self, volume: &str) -> Result<Volume, ClientError> {
+        self.get(&["volumes", volume], &()).await
+    }
+
+    /// Deletes a volume with its checkpoints.
+    pub async fn delete_volume(&self, volume: &str) -> Result<(), ClientError> {
+        self.empty(self.request(Method::DELETE, &["volumes", volume]).timeout(VOLUME)).await
+    }
+
+    /// Attaches a volume to a running sandbox.
+    pub async fn attach_volume(
+        &self,
+        id: &SandboxId,
+        mount: &Mount,
+    ) -> Result<Volume, ClientError> {
+        let request = self.request(Method::POST, &["sandboxes", id.as_str(), "volumes"]);
+        self.answer(request.json(mount).timeout(VOLUME)).await
+    }
+
+    /// Takes a volume out of a running sandbox.
+    pub async fn detach_volume(&self, id: &SandboxId, volume: &str) -> Result<(), ClientError> {
+        let path = ["sandboxes", id.as_str(), "volumes", volume];
+        self.empty(self.request(Method::DELETE, &path).timeout(VOLUME)).await
+    }
+
+    /// Makes a checkpoint of a volume.
+    pub async fn create_checkpoint(&self, volume: &str) -> Result<Checkpoint, ClientError> {
+        let path = ["volumes", volume, "checkpoints"];
+        self.answer(self.request(Method::POST, &path).timeout(VOLUME)).await
+    }
+
+    /// The checkpoints of a volume, newest first.
+    pub async fn list_checkpoints(&self, volume: &str) -> Result<Vec<Checkpoint>, ClientError> {
+        self.get(&["volumes", volume, "checkpoints"], &()).await
+    }
+
+    /// Deletes a checkpoint.
+    pub async fn delete_checkpoint(&self, id: &CheckpointId) -> Result<(), ClientError> {
+        self.empty(self.request(Method::DELETE, &["checkpoints", id.as_str()]).timeout(VOLUME))
+            .await
     }
 
     /// A request to `/v1/` and the given segments, each escaped.

@@ -22,3 +22,4 @@ pub mod sessions;
 pub mod time;
 pub mod tokens;
 pub mod variables;
+pub mod volumes;

@@ -6,7 +6,7 @@ use domain::id::SandboxId;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{time::Time, variables::Variables};
+use crate::{time::Time, variables::Variables, volumes::Mount};
 
 /// What to create. Only `template` is required.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -44,6 +44,9 @@ pub struct CreateSandbox {
     /// Labels of the caller's choice. They are shown.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metadata: BTreeMap<String, String>,
+    /// Volumes that the sandbox has from the beginning, at most two.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<Mount>,
     /// Where the sandbox may live; the installation's region if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub region: Option<String>,

@@ -12,6 +12,7 @@ mod sandbox;
 mod serve;
 mod session;
 mod token;
+mod volume;
 
 use std::{ffi::OsString, path::PathBuf, process::ExitCode, time::Duration};
 
@@ -63,6 +64,9 @@ enum Command {
     /// List, check, bring in and take out images
     #[command(subcommand)]
     Image(image::ImageCommand),
+    /// Make, attach, check out and restore volumes of a server
+    #[command(subcommand)]
+    Volume(volume::VolumeCommand),
     /// Make and revoke tokens of a server
     #[command(subcommand)]
     Token(token::TokenCommand),
@@ -237,6 +241,7 @@ pub(crate) fn run(arguments: &[OsString]) -> ExitCode {
         Command::Session(command) => session::run(&configured, command),
         Command::Egress(command) => egress::run(&configured, command),
         Command::Image(command) => image::run(&configured, command),
+        Command::Volume(command) => volume::run(&configured, command),
         Command::Token(command) => token::run(&configured, command),
         Command::Doctor(arguments) => doctor::run(&configured, &arguments),
         Command::Serve(arguments) => serve::run(&configured, &arguments),
@@ -258,6 +263,7 @@ impl Command {
             Self::Session(_)
             | Self::Egress(_)
             | Self::Image(_)
+            | Self::Volume(_)
             | Self::Token(_)
             | Self::Doctor(_)
             | Self::Serve(_) => Codes::Own,
@@ -271,6 +277,7 @@ impl Command {
             Self::Session(command) => command.format(),
             Self::Egress(command) => command.format(),
             Self::Image(command) => command.format(),
+            Self::Volume(command) => command.format(),
             Self::Token(command) => command.format(),
             Self::Doctor(arguments) => arguments.json.format(),
             Self::Serve(_) => Format::Text,

@@ -21,6 +21,7 @@ use std::{
 
 use control::egress::EgressSettings;
 use domain::{mode::EgressMode, region::Region};
+use store::objects::ObjectSettings;
 
 use crate::error::Failure;
 
@@ -48,6 +49,15 @@ pub(crate) struct Config {
     pub(crate) networks: Vec<EgressMode>,
     pub(crate) egress: EgressSettings,
     snapshot_memory_mb: Option<u64>,
+    /// The largest volume.
+    pub(crate) max_volume_mb: u32,
+    /// All volumes together.
+    pub(crate) max_volumes_mb: u32,
+    /// Where checkpoints are kept, if not in the state folder.
+    objects: Option<String>,
+    objects_endpoint: Option<String>,
+    objects_region: String,
+    objects_credentials: Option<PathBuf>,
     pub(crate) url: String,
     pub(crate) log: String,
     pub(crate) log_format: LogFormat,
@@ -72,7 +82,7 @@ struct Setting {
 }
 
 /// Each setting once, in the order of the reference page.
-const SETTINGS: [Setting; 19] = [
+const SETTINGS: [Setting; 25] = [
     Setting {
         key: "state_dir",
         default: "/var/lib/coldframe",
@@ -186,6 +196,49 @@ const SETTINGS: [Setting; 19] = [
         default: "",
         help: "What named paths lead to, as `NAME=URL`, separated by commas. In every mode but `off`, programs in sandboxes reach them at `http://127.0.0.1:8788/NAME/`. They may be internal.",
         set: |config, text| list(text).map(|value| config.egress.upstreams = value),
+    },
+    Setting {
+        key: "max_volume_mb",
+        default: "102400",
+        help: "The largest volume, in MiB.",
+        set: |config, text| number(text).map(|value| config.max_volume_mb = value),
+    },
+    Setting {
+        key: "max_volumes_mb",
+        default: "512000",
+        help: "The most MiB that all volumes may have together. A volume is refused, too, when this host's disk could not hold every volume full.",
+        set: |config, text| number(text).map(|value| config.max_volumes_mb = value),
+    },
+    Setting {
+        key: "objects",
+        default: "file://<state_dir>/objects",
+        help: "Where checkpoints of volumes are kept: `file:///folder`, or `s3://bucket/prefix`. It must be in this installation's region. Credentials for S3 are in `objects_credentials`, or in `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN` of the server's environment.",
+        set: |config, text| filled(text).map(|value| config.objects = Some(value)),
+    },
+    Setting {
+        key: "objects_endpoint",
+        default: "",
+        help: "Where S3 is spoken, such as `https://s3.example.org`; Amazon's if empty. With `http://`, data is not encrypted on its way.",
+        set: |config, text| {
+            config.objects_endpoint = Some(text.to_owned()).filter(|text| !text.is_empty());
+            Ok(())
+        },
+    },
+    Setting {
+        key: "objects_region",
+        default: "us-east-1",
+        help: "The region that requests to S3 are signed for, by the name that the S3 service has for it.",
+        set: |config, text| filled(text).map(|value| config.objects_region = value),
+    },
+    Setting {
+        key: "objects_credentials",
+        default: "",
+        help: "A file with lines `aws_access_key_id = …` and `aws_secret_access_key = …`, and `aws_session_token = …` where the credentials have one. Only its owner may read it. It is read again when it changes.",
+        set: |config, text| {
+            let file = Some(text).filter(|text| !text.is_empty());
+            config.objects_credentials = file.map(path).transpose()?;
+            Ok(())
+        },
     },
     Setting {
         key: "url",
@@ -311,6 +364,12 @@ impl Config {
             networks: EgressMode::ALL.into_iter().filter(|mode| *mode < EgressMode::Open).collect(),
             egress: EgressSettings::default(),
             snapshot_memory_mb: None,
+            max_volume_mb: 102_400,
+            max_volumes_mb: 512_000,
+            objects: None,
+            objects_endpoint: None,
+            objects_region: "us-east-1".to_owned(),
+            objects_credentials: None,
             url: "http://127.0.0.1:7070".to_owned(),
             log: "info".to_owned(),
             log_format: LogFormat::Text,
@@ -341,6 +400,18 @@ impl Config {
     pub(crate) fn database(&self) -> String {
         let file = || format!("sqlite://{}", self.state_dir.join("coldframe.db").display());
         self.database.clone().unwrap_or_else(file)
+    }
+
+    /// Where checkpoints of volumes are kept.
+    pub(crate) fn objects(&self) -> ObjectSettings {
+        let folder = || format!("file://{}", self.state_dir.join("objects").display());
+        ObjectSettings {
+            url: self.objects.clone().unwrap_or_else(folder),
+            endpoint: self.objects_endpoint.clone(),
+            signing_region: Some(self.objects_region.clone()),
+            credentials: self.objects_credentials.clone(),
+            patience: None,
+        }
     }
 
     fn set(&mut self, key: &str, text: &str) -> Result<(), String> {

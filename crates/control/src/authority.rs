@@ -54,6 +54,24 @@ pub enum Action {
     ImageList,
     /// See one.
     ImageGet,
+    /// Make a volume, empty or from a checkpoint.
+    VolumeCreate,
+    /// See a volume.
+    VolumeGet,
+    /// See the volumes.
+    VolumeList,
+    /// Delete a volume with its checkpoints.
+    VolumeDelete,
+    /// Attach a volume to a sandbox.
+    VolumeAttach,
+    /// Detach one.
+    VolumeDetach,
+    /// Make a checkpoint of a volume.
+    CheckpointCreate,
+    /// See the checkpoints of a volume.
+    CheckpointList,
+    /// Delete a checkpoint.
+    CheckpointDelete,
     /// Make a token.
     TokenMint,
     /// See the tokens.
@@ -127,7 +145,7 @@ impl Permit {
 
 impl Action {
     /// Every action, for tests.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 39] = [
         Self::SandboxCreate,
         Self::SandboxGet,
         Self::SandboxList,
@@ -147,6 +165,15 @@ impl Action {
         Self::LimitsGet,
         Self::ImageList,
         Self::ImageGet,
+        Self::VolumeCreate,
+        Self::VolumeGet,
+        Self::VolumeList,
+        Self::VolumeDelete,
+        Self::VolumeAttach,
+        Self::VolumeDetach,
+        Self::CheckpointCreate,
+        Self::CheckpointList,
+        Self::CheckpointDelete,
         Self::TokenMint,
         Self::TokenList,
         Self::TokenRevoke,
@@ -175,7 +202,13 @@ impl Action {
             | Self::DirectoryMake
             | Self::EgressSet
             | Self::SessionCreate
-            | Self::SessionEnd => &[SandboxesWrite],
+            | Self::SessionEnd
+            | Self::VolumeCreate
+            | Self::VolumeDelete
+            | Self::VolumeAttach
+            | Self::VolumeDetach
+            | Self::CheckpointCreate
+            | Self::CheckpointDelete => &[SandboxesWrite],
             Self::SandboxGet
             | Self::SandboxList
             | Self::SandboxConsole
@@ -185,6 +218,9 @@ impl Action {
             | Self::GuestLook
             | Self::EgressExplain
             | Self::SessionList
+            | Self::VolumeGet
+            | Self::VolumeList
+            | Self::CheckpointList
             | Self::LimitsGet => &[SandboxesRead],
             Self::ImageList | Self::ImageGet | Self::EgressRead | Self::AuditReadSandbox => {
                 &[SandboxesRead, Admin]
@@ -215,6 +251,15 @@ impl Action {
             Self::LimitsGet => "limits.get",
             Self::ImageList => "image.list",
             Self::ImageGet => "image.get",
+            Self::VolumeCreate => "volume.create",
+            Self::VolumeGet => "volume.get",
+            Self::VolumeList => "volume.list",
+            Self::VolumeDelete => "volume.delete",
+            Self::VolumeAttach => "volume.attach",
+            Self::VolumeDetach => "volume.detach",
+            Self::CheckpointCreate => "checkpoint.create",
+            Self::CheckpointList => "checkpoint.list",
+            Self::CheckpointDelete => "checkpoint.delete",
             Self::TokenMint => "token.mint",
             Self::TokenList => "token.list",
             Self::TokenRevoke => "token.revoke",
@@ -233,6 +278,10 @@ impl Action {
         match self {
             Self::TokenMint | Self::TokenList | Self::TokenRevoke => "token",
             Self::ImageList | Self::ImageGet => "image",
+            Self::VolumeCreate | Self::VolumeGet | Self::VolumeList | Self::VolumeDelete => {
+                "volume"
+            }
+            Self::CheckpointCreate | Self::CheckpointList | Self::CheckpointDelete => "checkpoint",
             Self::LimitsGet => "limit",
             Self::AuditReadAll => "audit line",
             Self::SandboxCreate
@@ -257,6 +306,8 @@ impl Action {
             | Self::SessionCreate
             | Self::SessionList
             | Self::SessionEnd
+            | Self::VolumeAttach
+            | Self::VolumeDetach
             | Self::AuditReadSandbox => "sandbox",
         }
     }

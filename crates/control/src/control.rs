@@ -1,6 +1,10 @@
 //! What every use case works with, and the step between deciding and acting.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use domain::{
     caller::Caller,
@@ -23,6 +27,7 @@ use crate::{
     images::Images,
     settings::Settings,
     starts::Starts,
+    volumes::Volumes,
 };
 
 /// The longest text of a caller that an audit line repeats.
@@ -43,6 +48,7 @@ struct Shared {
     tasks: TaskTracker,
     starts: Starts,
     deadlines: Mutex<()>,
+    volumes: OnceLock<Volumes>,
 }
 
 /// Metadata of an audit line.
@@ -74,8 +80,16 @@ impl Control {
                 tasks: TaskTracker::new(),
                 starts: Starts::default(),
                 deadlines: Mutex::new(()),
+                volumes: OnceLock::new(),
             }),
         })
+    }
+
+    /// Gives the installation a place for volumes. The first one stays.
+    #[must_use]
+    pub fn with_volumes(self, volumes: Volumes) -> Self {
+        self.shared.volumes.set(volumes).ok();
+        self
     }
 
     /// Whether requests can be answered.
@@ -110,6 +124,10 @@ impl Control {
 
     pub(crate) fn settings(&self) -> &Settings {
         &self.shared.settings
+    }
+
+    pub(crate) fn installed_volumes(&self) -> Option<&Volumes> {
+        self.shared.volumes.get()
     }
 
     pub(crate) fn tasks(&self) -> &TaskTracker {

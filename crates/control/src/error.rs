@@ -75,6 +75,12 @@ pub enum Error {
         /// How many it has.
         in_use: u32,
     },
+    /// There is no room for another volume. Delete one, then try again.
+    #[error("{detail}")]
+    VolumesFull {
+        /// Which limit is in the way.
+        detail: String,
+    },
     /// The sandbox was recorded and did not come up. Its reason stays readable.
     #[error("sandbox {id} did not start: {ending}")]
     StartFailed {
@@ -120,6 +126,20 @@ pub enum ConflictCode {
     SessionExists,
     /// The sandbox has as many sessions as it may.
     TooManySessions,
+    /// A sandbox has the volume.
+    VolumeAttached,
+    /// Something inside uses the volume, or it is being attached or detached.
+    VolumeBusy,
+    /// The sandbox could not mount it.
+    VolumeRefused,
+    /// It is being made or deleted, or could not be made.
+    VolumeNotReady,
+    /// The sandbox has as many volumes as a machine has slots.
+    TooManyVolumes,
+    /// What the object store holds is not what was stored.
+    CheckpointDamaged,
+    /// Another object has that name.
+    NameTaken,
 }
 
 impl ConflictCode {
@@ -131,6 +151,13 @@ impl ConflictCode {
             Self::Changed => "changed_meanwhile",
             Self::SessionExists => "session_exists",
             Self::TooManySessions => "too_many_sessions",
+            Self::VolumeAttached => "volume_attached",
+            Self::VolumeBusy => "volume_busy",
+            Self::VolumeRefused => "volume_refused",
+            Self::VolumeNotReady => "volume_not_ready",
+            Self::TooManyVolumes => "too_many_volumes",
+            Self::CheckpointDamaged => "checkpoint_damaged",
+            Self::NameTaken => "name_taken",
         }
     }
 }
@@ -148,6 +175,7 @@ impl Error {
             Self::NotFound { .. } => "not_found",
             Self::Conflict { code, .. } => code.as_str(),
             Self::QuotaExceeded { .. } => "quota_exceeded",
+            Self::VolumesFull { .. } => "quota_exceeded",
             Self::StartFailed { .. } => "start_failed",
             Self::Unavailable { .. } => "unavailable",
             Self::Isolation { .. } => "isolation_too_weak",

@@ -29,6 +29,11 @@ pub(crate) fn fingerprint(caller: &Caller, new: &NewSandbox, row: &Sandbox) -> F
     }
     parts.push("allow");
     parts.extend(row.egress.allow.iter().map(String::as_str));
+    let mounts: Vec<_> = new.volumes.iter().map(|mount| format!("{mount:?}")).collect();
+    if !mounts.is_empty() {
+        parts.push("volumes");
+        parts.extend(mounts.iter().map(String::as_str));
+    }
     parts.push("environment");
     parts.extend(new.environment.names());
     Fingerprint { key, request: hash(&parts) }

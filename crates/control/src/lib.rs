@@ -36,6 +36,7 @@ pub mod sandboxes;
 pub mod sessions;
 pub mod settings;
 pub mod tokens;
+pub mod volumes;
 
 mod control;
 mod fingerprint;

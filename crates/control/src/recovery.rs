@@ -87,6 +87,7 @@ impl Control {
                 }
             }
         }
+        self.recover_volumes().await?;
         Ok(recovered)
     }
 }

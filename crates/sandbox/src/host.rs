@@ -257,7 +257,6 @@ impl Host {
     /// Ends a sandbox and returns when nothing of it is left. Asking again
     /// returns the first ending.
     pub async fn terminate(&self, id: &SandboxId, cause: Cause) -> Result<Ending, HostError> {
-        let handle = self.handle(id)?;
         let detail = match cause {
             Cause::Requested => "it was terminated on request",
             Cause::TimeLimit => "its time limit passed",
@@ -266,8 +265,14 @@ impl Host {
             Cause::GuestLost => "its guest did not answer",
             Cause::Expired => "it was paused for longer than that is kept",
         };
+        self.end(id, Ending::new(cause, detail)).await
+    }
+
+    /// The same, for a reason of one's own.
+    pub async fn end(&self, id: &SandboxId, ending: Ending) -> Result<Ending, HostError> {
+        let handle = self.handle(id)?;
         // A driver that does not listen any more has already ended it.
-        drop(handle.commands.send(Command::Stop(Ending::new(cause, detail))).await);
+        drop(handle.commands.send(Command::Stop(ending)).await);
         match settled(handle.state, |state| matches!(state, State::Ended(_))).await {
             State::Ended(ending) => Ok(ending),
             // Released, or paused before it heard of this.

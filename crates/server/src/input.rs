@@ -10,7 +10,10 @@ use axum::{
     extract::{FromRequest, FromRequestParts, Path, Request},
 };
 use bytes::{Bytes, BytesMut};
-use domain::id::{SandboxId, TokenId};
+use domain::{
+    id::{CheckpointId, SandboxId, TokenId},
+    volume::VolumeRef,
+};
 use http::{HeaderMap, header, request::Parts};
 use http_body_util::BodyExt as _;
 use serde::de::DeserializeOwned;
@@ -30,6 +33,10 @@ pub(crate) struct Query<T>(pub(crate) T);
 #[derive(Debug)]
 pub(crate) struct Id<T>(pub(crate) T);
 
+/// What a path names behind the id, in the parameter `volume`.
+#[derive(Debug)]
+pub(crate) struct Second<T>(pub(crate) T);
+
 /// A noun that a path names by its id.
 pub(crate) trait Noun: FromStr {
     /// What a person calls it.
@@ -42,6 +49,14 @@ impl Noun for SandboxId {
 
 impl Noun for TokenId {
     const NOUN: &'static str = "token";
+}
+
+impl Noun for VolumeRef {
+    const NOUN: &'static str = "volume";
+}
+
+impl Noun for CheckpointId {
+    const NOUN: &'static str = "checkpoint";
 }
 
 impl<T: DeserializeOwned, const LIMIT: usize> FromRequest<App> for Json<T, LIMIT> {
@@ -71,13 +86,29 @@ impl<S: Send + Sync, T: Noun> FromRequestParts<S> for Id<T> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        // The guest edge has a second parameter, so they are read by name.
-        let params =
-            Path::<std::collections::HashMap<String, String>>::from_request_parts(parts, state);
-        let params = params.await.map_err(|_| ApiError::not_found(T::NOUN))?;
-        let raw = params.get("id").ok_or(ApiError::not_found(T::NOUN))?;
-        raw.parse().map(Self).map_err(|_| ApiError::not_found(T::NOUN))
+        parameter(parts, state, "id").await.map(Self)
     }
+}
+
+impl<S: Send + Sync, T: Noun> FromRequestParts<S> for Second<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        parameter(parts, state, "volume").await.map(Self)
+    }
+}
+
+/// A part of the path. Some paths have several, so they are read by name.
+async fn parameter<S: Send + Sync, T: Noun>(
+    parts: &mut Parts,
+    state: &S,
+    name: &str,
+) -> Result<T, ApiError> {
+    let params =
+        Path::<std::collections::HashMap<String, String>>::from_request_parts(parts, state);
+    let params = params.await.map_err(|_| ApiError::not_found(T::NOUN))?;
+    let raw = params.get(name).ok_or(ApiError::not_found(T::NOUN))?;
+    raw.parse().map_err(|_| ApiError::not_found(T::NOUN))
 }
 
 /// Refuses another media type than `expected`; parameters do not count.

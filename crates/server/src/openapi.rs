@@ -16,6 +16,7 @@ use crate::{guest::table, router};
     (name = "sandboxes", description = "Machines for code that nobody trusts"),
     (name = "files", description = "Files inside a sandbox, as raw bytes"),
     (name = "guest", description = "The API inside a sandbox, streaming"),
+    (name = "volumes", description = "Disks that outlive sandboxes, and their checkpoints"),
     (name = "images", description = "What sandboxes start from"),
     (name = "tokens", description = "Who may call"),
     (name = "egress", description = "What sandboxes may reach, and what they did"),

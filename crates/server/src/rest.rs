@@ -17,3 +17,4 @@ pub(crate) mod reference;
 pub(crate) mod sandboxes;
 pub(crate) mod sessions;
 pub(crate) mod tokens;
+pub(crate) mod volumes;

@@ -23,7 +23,7 @@ use crate::{
     limits, memory,
     rest::{
         audit, console, egress, exec, files, guest, health, images, limits as limit, reference,
-        sandboxes, sessions, tokens,
+        sandboxes, sessions, tokens, volumes,
     },
 };
 
@@ -45,9 +45,18 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(sessions::create, sessions::list))
         .routes(routes!(sessions::end))
         .routes(routes!(files::remove))
+        .routes(routes!(volumes::list))
+        .routes(routes!(volumes::get))
+        .routes(routes!(volumes::list_checkpoints))
         .layer(from_fn_with_state(limits::REQUEST_TIME, within));
     let slow = OpenApiRouter::new()
         .routes(routes!(sandboxes::create))
+        .routes(routes!(volumes::create))
+        .routes(routes!(volumes::delete))
+        .routes(routes!(volumes::attach))
+        .routes(routes!(volumes::detach))
+        .routes(routes!(volumes::checkpoint))
+        .routes(routes!(volumes::delete_checkpoint))
         .layer(from_fn_with_state(limits::CREATE_TIME, within));
     let streams = OpenApiRouter::new()
         .routes(routes!(egress::log))

@@ -46,6 +46,8 @@ pub struct ObjectSettings {
     /// A file with `aws_access_key_id = …` and `aws_secret_access_key = …`; the
     /// environment's variables without one. Read again when it changes.
     pub credentials: Option<std::path::PathBuf>,
+    /// How long one request may take; a minute if absent.
+    pub patience: Option<Duration>,
 }
 
 /// Why an object could not be written or read.
@@ -122,7 +124,7 @@ impl Objects {
         }
         let options = ClientOptions::new()
             .with_connect_timeout(CONNECT)
-            .with_timeout(REQUEST)
+            .with_timeout(settings.patience.unwrap_or(REQUEST))
             .with_allow_http(
                 settings.endpoint.as_ref().is_some_and(|url| url.starts_with("http:")),
             );

@@ -202,6 +202,14 @@ impl Store {
         Ok(Deleting::Begun)
     }
 
+    /// Removes the row of a volume that could not be made and left nothing.
+    pub async fn drop_failed_volume(&self, id: &VolumeId) -> Result<(), StoreError> {
+        let mut tx = self.begin().await?;
+        let sql = "DELETE FROM volumes WHERE id = $1 AND state = 'failed'";
+        tx.execute(sql, values![id.as_str()]).await?;
+        tx.commit().await
+    }
+
     /// Removes the rows of a volume that is being deleted, once nothing of it
     /// is left.
     pub async fn remove_volume(&self, id: &VolumeId) -> Result<(), StoreError> {

@@ -22,6 +22,8 @@ mod snapshots;
 mod templates;
 #[path = "databases/tokens.rs"]
 mod tokens;
+#[path = "databases/volumes.rs"]
+mod volumes;
 
 use std::{os::unix::fs::PermissionsExt as _, pin::Pin};
 
@@ -73,6 +75,12 @@ fn cases() -> Vec<(&'static str, Case)> {
         egress::an_account_has_one_session_at_a_time,
         egress::sessions_are_bounded_and_end_once,
         egress::a_log_is_paged_followed_and_pruned,
+        volumes::a_volume_reads_back_as_it_was_added,
+        volumes::volumes_together_are_no_larger_than_they_may_be,
+        volumes::a_lease_has_one_holder,
+        volumes::a_lease_ends_with_its_sandbox,
+        volumes::a_sandbox_has_two_volumes_in_different_places,
+        volumes::checkpoints_hold_what_they_need,
         model::transitions_are_those_of_the_model,
     ]
     .to_vec()

@@ -11,6 +11,7 @@ use control::{
     images::{ImageSummary, Images, ImagesError},
     ledger::StoreLedger,
     settings::Settings,
+    volumes::{VolumeLimits, Volumes},
 };
 use domain::{
     id::{AuditId, OrganizationId, TokenId, UserId},
@@ -26,10 +27,13 @@ use server::{Options, Server};
 use store::{
     Store,
     audit::{AuditLine, Outcome},
+    disks::Disks,
+    objects::Objects,
     organizations::Organization,
     tokens::TokenRecord,
     users::User,
 };
+use tempfile::TempDir;
 use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
@@ -53,6 +57,8 @@ pub struct App {
     /// Ends it when cancelled.
     pub shutdown: CancellationToken,
     serving: JoinHandle<std::io::Result<()>>,
+    /// Holds volumes and their checkpoints.
+    _folder: TempDir,
 }
 
 impl App {
@@ -82,13 +88,25 @@ impl App {
         };
         let control =
             Control::new(store.clone(), Arc::new(OneImage), host, settings, sources).expect("fits");
+        let folder = tempfile::tempdir().expect("a folder");
+        let control = control.with_volumes(volumes(folder.path()));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address");
         let shutdown = CancellationToken::new();
         let server = Server::new(control.clone(), options);
         let serving = tokio::spawn(server.serve(listener, shutdown.clone()));
         let tokens = tokens.expect("the first start kept its tokens");
-        Self { address, control, store, backend, gateway, tokens, shutdown, serving }
+        Self {
+            address,
+            control,
+            store,
+            backend,
+            gateway,
+            tokens,
+            shutdown,
+            serving,
+            _folder: folder,
+        }
     }
 
     /// The address of a path.
@@ -169,6 +187,15 @@ impl App {
         self.serving.await.expect("no panic").expect("no error");
         self.control.shut_down(std::time::Duration::from_secs(5)).await;
     }
+}
+
+/// A place for volumes below a folder.
+pub fn volumes(folder: &std::path::Path) -> Volumes {
+    let disks = Disks::open(folder.join("volumes")).expect("a folder");
+    let objects = Objects::folder(&folder.join("objects")).expect("a folder");
+    let limits =
+        VolumeLimits { most_mib: 64, most_total_mib: 256, reserve: 0, ..VolumeLimits::default() };
+    Volumes::new(disks, objects, limits)
 }
 
 /// One image, which verifies.

@@ -14,6 +14,7 @@ use control::{
     images::{ImageFolder, Images as _},
     ledger::StoreLedger,
     settings::{Settings, TierLimits},
+    volumes::{VolumeLimits, Volumes},
 };
 use domain::{
     image::ImageName,
@@ -24,7 +25,7 @@ use sandbox::{
     spec::{SandboxSpec, Source},
 };
 use server::{Options, Server};
-use store::{Store, images::ImageStore};
+use store::{Store, disks::Disks, images::ImageStore, objects::Objects};
 use tokio::{net::TcpListener, time::timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -44,6 +45,8 @@ use crate::{
 const DEFAULT_IMAGE: &str = "base";
 /// The folder in the state folder that holds the server's machines.
 const MACHINES: &str = "machines";
+/// The folder in the state folder that holds volumes.
+const VOLUMES: &str = "volumes";
 const HANGUP: i32 = 1;
 /// How long sandboxes that are being started may take to settle at the end.
 const SETTLE: Duration = Duration::from_secs(10);
@@ -143,6 +146,7 @@ async fn serve(config: &Config) -> Outcome<u8> {
     settings.egress = config.egress.clone();
     let control = Control::new(store.clone(), images.clone(), host.clone(), settings, sources)
         .map_err(failure)?;
+    let control = control.with_volumes(volumes(config)?);
     let recovered = control.recover().await.map_err(failure)?;
     tracing::info!(?recovered, "took over what an earlier process left");
 
@@ -185,6 +189,19 @@ async fn serve(config: &Config) -> Outcome<u8> {
     served?;
     tracing::info!("stopped; sandboxes live on for the next start");
     Ok(0)
+}
+
+/// The place of volumes and of their checkpoints.
+fn volumes(config: &Config) -> Outcome<Volumes> {
+    let disks = Disks::open(config.state_dir.join(VOLUMES))?;
+    let objects = Objects::open(&config.objects())
+        .map_err(|error| Failure::because(Kind::Refused, "`objects` cannot be used", &error))?;
+    let limits = VolumeLimits {
+        most_mib: config.max_volume_mb,
+        most_total_mib: config.max_volumes_mb.into(),
+        ..VolumeLimits::default()
+    };
+    Ok(Volumes::new(disks, objects, limits))
 }
 
 /// A signal that asks a server to end. That its terminal was closed does not.

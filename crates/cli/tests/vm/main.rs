@@ -17,3 +17,4 @@ mod secrets;
 mod service;
 mod site;
 mod streams;
+mod volumes;

@@ -71,9 +71,10 @@ impl Control {
                     network: row.network,
                     ..Personality::default()
                 };
-                let control = self.clone();
+                let (control, caller) = (self.clone(), caller.clone());
                 self.tasks().spawn(async move {
                     control.start(&row, spec, personality).await;
+                    control.attach_first(&caller, &row.id, new.volumes).await;
                     drop(start);
                 });
                 return self.started(&id).await;
@@ -112,6 +113,7 @@ impl Control {
         }
         let resources = new.size.resources(&settings.tier)?;
         let image = self.template(new).await?;
+        self.judge_mounts(caller, &new.volumes, new.idempotency_key.is_some()).await?;
         let row = Sandbox {
             id: SandboxId::from_random(self.random()),
             alias: Alias::from_random(self.random()),
@@ -208,6 +210,10 @@ impl Control {
         let row = self.store().sandbox(id).await?;
         let row = row.ok_or(Error::NotFound { noun: "sandbox" })?;
         match (&row.ending, row.started) {
+            // It ran, and was not what was asked for.
+            (Some(ending), Some(_)) if ending.cause == Cause::StartFailed => {
+                Err(Error::StartFailed { id: row.id, ending: ending.clone() })
+            }
             // It ran. That it has ended since is for the caller to see.
             (_, Some(_)) => Ok(row),
             (Some(ending), None) => Err(Error::StartFailed { id: row.id, ending: ending.clone() }),

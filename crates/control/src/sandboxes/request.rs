@@ -9,7 +9,7 @@ use domain::{
     template::TemplateName,
 };
 
-use crate::{egress::Network, error::Error, settings::TierLimits};
+use crate::{egress::Network, error::Error, settings::TierLimits, volumes::NewMount};
 
 /// A request for a sandbox.
 #[derive(Clone, Debug)]
@@ -28,6 +28,8 @@ pub struct NewSandbox {
     pub metadata: Metadata,
     /// Where it must be; anywhere if absent.
     pub region: Option<Region>,
+    /// Volumes that it has from the beginning.
+    pub volumes: Vec<NewMount>,
     /// Makes the request one, however often it is sent.
     pub idempotency_key: Option<IdempotencyKey>,
 }
@@ -69,6 +71,7 @@ impl NewSandbox {
             environment: Environment::default(),
             metadata: Metadata::default(),
             region: None,
+            volumes: Vec::new(),
             idempotency_key: None,
         }
     }

@@ -31,6 +31,7 @@ use sandbox::{
     backend::{Backend, BackendError, Pipe},
     host::Host,
     spec::SandboxSpec,
+    volumes::Disk,
 };
 use store::{Store, organizations::Organization, users::User};
 use testkit::{
@@ -260,6 +261,14 @@ impl Backend for GatedBackend {
 
     async fn destroy(&self, id: &SandboxId) -> Result<(), BackendError> {
         self.fake.destroy(id).await
+    }
+
+    async fn attach(&self, id: &SandboxId, disk: &Disk) -> Result<(), BackendError> {
+        self.fake.attach(id, disk).await
+    }
+
+    async fn detach(&self, id: &SandboxId, slot: u8) -> Result<(), BackendError> {
+        self.fake.detach(id, slot).await
     }
 
     async fn list(&self) -> Result<Vec<SandboxId>, BackendError> {

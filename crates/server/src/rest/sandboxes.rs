@@ -17,7 +17,7 @@ use control::{
 use domain::{environment::Environment, id::SandboxId};
 
 use super::egress::mode;
-use crate::{app::App, caller::Authenticated, error::ApiError, input};
+use crate::{app::App, caller::Authenticated, error::ApiError, input, rest::volumes};
 
 /// Create a sandbox
 ///
@@ -31,7 +31,7 @@ use crate::{app::App, caller::Authenticated, error::ApiError, input};
     responses(
         (status = 201, description = "It runs", body = wire::Sandbox),
         (status = 400, description = "`invalid_request`, `mode_unavailable`", body = api::problem::Problem),
-        (status = 409, description = "`image_refused`, `idempotency_key_reused`", body = api::problem::Problem),
+        (status = 409, description = "`image_refused`, `idempotency_key_reused`, `volume_attached`, `volume_not_ready`", body = api::problem::Problem),
         (status = 429, description = "`quota_exceeded`", body = api::problem::Problem),
         (status = 502, description = "`start_failed`", body = api::problem::Problem),
         (status = 503, description = "`gateway_unavailable`", body = api::problem::Problem),
@@ -156,6 +156,7 @@ fn new_sandbox(create: wire::CreateSandbox, headers: &HeaderMap) -> Result<NewSa
         Ok::<_, ApiError>(IdempotencyKey::new(key.to_owned())?)
     });
     let timeout = create.timeout_seconds.map(|seconds| Timeout::seconds(seconds.into()));
+    let volumes = create.volumes.into_iter().map(volumes::new_mount);
     Ok(NewSandbox {
         template: create.template.parse().map_err(|error| ApiError::field("template", error))?,
         size,
@@ -167,6 +168,7 @@ fn new_sandbox(create: wire::CreateSandbox, headers: &HeaderMap) -> Result<NewSa
         environment: Environment::new(create.env.0)
             .map_err(|error| ApiError::field("env", error))?,
         metadata: Metadata::new(create.metadata)?,
+        volumes: volumes.collect::<Result<_, _>>()?,
         region: create
             .region
             .map(|region| region.parse())

@@ -5,7 +5,7 @@
 //! the wrong scope and by another organisation.
 
 use domain::{
-    id::{SandboxId, SessionId, TokenId},
+    id::{CheckpointId, SandboxId, SessionId, TokenId, VolumeId},
     scope::Scope,
     token::Token,
 };
@@ -45,6 +45,11 @@ fn request(app: &App, endpoint: &Endpoint, id: &SandboxId) -> RequestBuilder {
     let token = TokenId::from_random([8; 16]);
     let path = endpoint.path.replace("/tokens/{id}", &format!("/tokens/{token}"));
     let session = SessionId::from_random([8; 16]);
+    let volume = VolumeId::from_random([8; 16]);
+    let path = path.replace("/volumes/{id}", &format!("/volumes/{volume}"));
+    let path = path.replace("{volume}", volume.as_str());
+    let checkpoint = CheckpointId::from_random([8; 16]);
+    let path = path.replace("/checkpoints/{id}", &format!("/checkpoints/{checkpoint}"));
     let path = path.replace("{id}", id.as_str()).replace("{name}", "base");
     let path = path.replace("{session}", session.as_str());
     let query = if path.ends_with("/files") { "?path=/x" } else { "" };
@@ -61,6 +66,10 @@ fn request(app: &App, endpoint: &Endpoint, id: &SandboxId) -> RequestBuilder {
         ("POST", "sessions") => json(request, r#"{"uid":2000}"#),
         ("POST", "timeout") => json(request, r#"{"timeout_seconds":60}"#),
         ("POST", "exec") => json(request, r#"{"cmd":["echo"]}"#),
+        ("POST", "volumes") if path == "/v1/volumes" => {
+            json(request, r#"{"name":"x","size_mb":16}"#)
+        }
+        ("POST", "volumes") => json(request, r#"{"volume":"none"}"#),
         ("POST", "tokens") => json(request, r#"{"scopes":["admin"]}"#),
         ("POST", "files") => request.header("content-type", "application/octet-stream").body("x"),
         ("POST", "Start" | "Connect" | "StreamInput" | "WatchDir") => {

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use api::{sandboxes::CreateSandbox, variables::Variables};
+use api::{sandboxes::CreateSandbox, variables::Variables, volumes::Mount};
 use clap::Args;
 use control::sandboxes::request::Timeout;
 use domain::mode::EgressMode;
@@ -32,6 +32,10 @@ pub(crate) struct CreateArgs {
     /// Set a variable for every process; without a value, take it from here
     #[arg(long, value_name = "NAME[=VALUE]")]
     env: Vec<String>,
+
+    /// Attach a volume, at /persist unless a path follows
+    #[arg(long, value_name = "VOLUME[:PATH]")]
+    volume: Vec<String>,
 
     /// Attach a label; labels are shown, so they hold no secrets
     #[arg(long, value_name = "NAME=VALUE")]
@@ -90,6 +94,14 @@ fn seconds(timeout: Duration) -> Outcome<u32> {
     Ok(u32::try_from(timeout.as_secs()).unwrap_or(u32::MAX))
 }
 
+/// Neither a name nor an id holds a colon.
+fn mount(text: &str) -> Mount {
+    match text.split_once(':') {
+        Some((volume, path)) => Mount { volume: volume.to_owned(), path: Some(path.to_owned()) },
+        None => Mount { volume: text.to_owned(), path: None },
+    }
+}
+
 fn request(arguments: &CreateArgs) -> Outcome<CreateSandbox> {
     let environment = variables::read(&arguments.env, variables::own)?;
     let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
@@ -112,6 +124,7 @@ fn request(arguments: &CreateArgs) -> Outcome<CreateSandbox> {
         allow: Some(arguments.allow.clone()).filter(|list| !list.is_empty()),
         env: Variables(environment.expose().map(owned).collect()),
         metadata,
+        volumes: arguments.volume.iter().map(|text| mount(text)).collect(),
         ..CreateSandbox::default()
     })
 }
