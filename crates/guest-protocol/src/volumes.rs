@@ -42,6 +42,9 @@ pub enum Request {
         /// The guest lets writes go on by itself after so many milliseconds.
         limit_ms: u32,
     },
+    /// Writes to every volume what waits to be written. Asked before a machine is
+    /// ended or captured.
+    Sync,
     /// Lets writes go on. Fails when the limit had passed before, because then
     /// the volume was not still all the time.
     Thaw {

@@ -12,7 +12,13 @@
 mod capture;
 mod machine;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use domain::{
     ending::{Cause, Ending},
@@ -106,6 +112,8 @@ pub(crate) struct Driver {
     pub(crate) commands: mpsc::Receiver<Command>,
     pub(crate) state: watch::Sender<State>,
     pub(crate) link: watch::Sender<Option<Link>>,
+    /// Whether it has, or had, volumes.
+    pub(crate) volumes: Arc<AtomicBool>,
     /// A wish to stop that came while something was being recorded.
     pub(crate) stop: Option<Ending>,
 }
@@ -200,7 +208,19 @@ impl Driver {
                     // Even from here on: it moves again.
                     stillness.send_modify(|moves| *moves += *moves % 2);
                 }
-                Some(State::Shelving(_) | State::Stopping(_)) => return Over::Remove(asked),
+                Some(State::Stopping(ending)) => {
+                    let alive = capture.is_none() && !finished;
+                    let calm = matches!(ending.cause, Cause::Requested | Cause::TimeLimit);
+                    if alive && calm && self.volumes.load(Ordering::Relaxed) {
+                        // The machine's side is what moves the link.
+                        tokio::select! {
+                            () = self.flush() => {}
+                            () = &mut working => {}
+                        }
+                    }
+                    return Over::Remove(asked);
+                }
+                Some(State::Shelving(_)) => return Over::Remove(asked),
                 Some(_) => {}
                 None => return Over::Released,
             }
@@ -233,6 +253,13 @@ impl Driver {
                 continue;
             }
             return Some(state);
+        }
+    }
+
+    async fn flush(&self) {
+        let link = self.link.borrow().clone();
+        if let Some(link) = link {
+            crate::volumes::flush_before_the_end(&link).await;
         }
     }
 

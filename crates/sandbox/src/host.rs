@@ -6,7 +6,10 @@
 use std::{
     collections::{HashMap, hash_map::Entry},
     fmt, io,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -100,6 +103,8 @@ struct Handle {
     state: watch::Receiver<State>,
     link: watch::Receiver<Option<Link>>,
     activity: Activity,
+    /// Whether it has, or had, volumes.
+    volumes: Arc<AtomicBool>,
 }
 
 impl Host {
@@ -342,6 +347,14 @@ impl Host {
         }
     }
 
+    /// Remembers that a sandbox has volumes, so that what waits to be written to
+    /// them is written before its machine is ended.
+    pub fn has_volumes(&self, id: &SandboxId) {
+        if let Ok(handle) = self.handle(id) {
+            handle.volumes.store(true, Ordering::Relaxed);
+        }
+    }
+
     pub(crate) fn backend(&self) -> &dyn Backend {
         &*self.shared.backend
     }
@@ -355,7 +368,13 @@ impl Host {
         let (commands, wishes) = mpsc::channel(8);
         let (state_sender, state) = watch::channel(begun);
         let (link_sender, link) = watch::channel(None);
-        let handle = Handle { commands, state, link, activity: Activity::new() };
+        let disks = match &origin {
+            Origin::Start(spec, _) | Origin::Resume(spec) => !spec.disks.is_empty(),
+            Origin::Adopt => false,
+        };
+        let volumes = Arc::new(AtomicBool::new(disks));
+        let activity = Activity::new();
+        let handle = Handle { commands, state, link, activity, volumes: Arc::clone(&volumes) };
         match self.driven().entry(id.clone()) {
             // One driver owns one sandbox. One that has removed the machine of a
             // pause owns nothing any more.
@@ -379,6 +398,7 @@ impl Host {
             commands: wishes,
             state: state_sender,
             link: link_sender,
+            volumes,
             stop: None,
         };
         let shared = self.shared.clone();

@@ -19,7 +19,7 @@ pub use guest_protocol::volumes::SLOTS;
 
 use crate::{
     host::{Host, HostError},
-    link::{Control, ControlError},
+    link::{Control, ControlError, Link},
 };
 
 /// The account that a volume's top folder belongs to: the ordinary one.
@@ -27,6 +27,8 @@ const OWNER: u32 = 1000;
 /// How long the guest may take to mount or to let go, a replayed journal and
 /// everything that waits to be written included.
 const MOUNTING: Duration = Duration::from_secs(75);
+/// How long a machine that is to end is given to write what waits to be written.
+const FLUSH: Duration = Duration::from_secs(10);
 /// How long the guest may take for a short answer beyond what it was given.
 const ANSWER: Duration = Duration::from_secs(20);
 
@@ -68,7 +70,14 @@ impl Host {
             bytes: disk.bytes,
             owner: OWNER,
         };
-        self.ask(id, request, MOUNTING).await
+        self.ask(id, request, MOUNTING).await?;
+        self.has_volumes(id);
+        Ok(())
+    }
+
+    /// Has the guest write what waits to be written, before it is captured.
+    pub async fn flush(&self, id: &SandboxId) -> Result<(), VolumeError> {
+        self.ask(id, volumes::Request::Sync, FLUSH).await
     }
 
     /// Ends the mount and takes the volume out of its slot.
@@ -114,5 +123,20 @@ impl Host {
             Err(ControlError::Failed(text)) => Err(VolumeError::Guest(text)),
             Err(ControlError::Lost(error)) => Err(HostError::Unreachable(error).into()),
         }
+    }
+}
+
+/// Has the guest write what waits to be written, as well as it can: its machine
+/// is ended next (S32).
+pub(crate) async fn flush_before_the_end(link: &Link) {
+    let flushing = async {
+        let mut control = link.control().await?;
+        let request = Request::Volume(volumes::Request::Sync);
+        control.call(&request, FLUSH).await.map_err(std::io::Error::other)
+    };
+    match tokio::time::timeout(FLUSH, flushing).await {
+        Ok(Ok(_)) => {}
+        Ok(Err(error)) => tracing::warn!(%error, "a sandbox did not write what waited"),
+        Err(_) => tracing::warn!("a sandbox took too long to write what waited"),
     }
 }

@@ -53,6 +53,8 @@ struct Knowledge {
     volumes: BTreeMap<u8, String>,
     /// Whether something in it uses its volumes.
     volumes_in_use: bool,
+    /// How often it was told to write what waits.
+    synced: usize,
 }
 
 impl FakeGuest {
@@ -184,6 +186,11 @@ impl FakeGuest {
         self.knowledge().volumes.clone()
     }
 
+    /// How often it was told to write what waits to be written.
+    pub fn synced(&self) -> usize {
+        self.knowledge().synced
+    }
+
     /// Makes every later unmount find the volume in use, or not.
     pub fn use_volumes(&self, used: bool) {
         self.knowledge().volumes_in_use = used;
@@ -199,6 +206,7 @@ impl FakeGuest {
             volumes::Request::Unmount { slot, .. } => {
                 knowledge.volumes.remove(&slot);
             }
+            volumes::Request::Sync => knowledge.synced += 1,
             volumes::Request::Freeze { .. } | volumes::Request::Thaw { .. } => {}
         }
         Response::Done

@@ -125,7 +125,7 @@ fn spawn(site: &Site, order: &Order) -> Result<Started, LaunchError> {
         },
         claim,
         lifetime: order.lifetime,
-        max_file_bytes: 0,
+        max_file_bytes: volumes::file_limit(),
         descriptors: vec![
             (rootfs.as_fd(), number::ROOTFS),
             (original.kernel(), number::KERNEL),

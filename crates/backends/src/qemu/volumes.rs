@@ -24,6 +24,7 @@ use std::{
     os::fd::OwnedFd,
 };
 
+use domain::volume::VolumeSize;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use sandbox::{
     backend::BackendError,
@@ -233,9 +234,29 @@ fn locked(disk: &Disk) -> Result<File, VolumeFault> {
     Ok(file)
 }
 
-/// Lets the machine write files as large as its volume: QEMU would be ended by a
-/// signal otherwise.
+/// The largest file that a machine without a volume may write.
+///
+/// Where we may not raise that limit later, as in some containers, every machine
+/// begins with that of the largest volume.
+pub(super) fn file_limit() -> u64 {
+    if may_raise() { 0 } else { u64::from(VolumeSize::MAX) * 1024 * 1024 }
+}
+
+/// Whether this process may change the limits of a machine that runs.
+fn may_raise() -> bool {
+    const CAP_SYS_RESOURCE: u32 = 24;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let rights = line.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()).unwrap_or(0);
+    rights & (1 << CAP_SYS_RESOURCE) != 0
+}
+
+/// Lets the machine write files as large as its volume, and no larger: QEMU would
+/// be ended by a signal otherwise.
 fn allow(group: &Group, bytes: u64) -> io::Result<()> {
+    if !may_raise() {
+        return Ok(());
+    }
     for pid in group.members().into_iter().filter_map(Pid::from_raw) {
         let limit = |bytes| Rlimit { current: Some(bytes), maximum: Some(bytes) };
         let before = prlimit(Some(pid), Resource::Fsize, limit(bytes))?;

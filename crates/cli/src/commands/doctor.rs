@@ -98,6 +98,7 @@ pub(super) fn run(configured: &Configured<'_>, arguments: &DoctorArgs) -> Outcom
     let guest = report.add(host::guest_program())?;
     report.add(host::memory())?;
     report.add(host::disk(&config.state_dir))?;
+    report.add(host::volumes())?;
     let image = report.add(host::image(&config))?;
     block_on(async {
         let machine = machine::examine(&config, &mut report, root).await?;

@@ -76,6 +76,7 @@ impl Control {
             }
         }
         for lease in self.store().attachments().await? {
+            self.host().has_volumes(&lease.sandbox);
             if lease.state != AttachmentState::Attached && self.holder_runs(&lease).await? {
                 let control = self.clone();
                 self.spawn_recovery("lease", async move { control.settle_lease(lease).await });

@@ -131,7 +131,9 @@ async fn a_volume_goes_from_one_sandbox_to_the_next() {
     assert!(case.it.backend.fake.disks(&first.id).is_empty());
 
     case.attach(&second, "data").await.expect("attached");
+    let guest = case.it.backend.fake.guest(&second.id).expect("a guest");
     case.control().terminate_sandbox(&case.it.caller, &second.id).await.expect("ended");
+    assert_eq!(guest.synced(), 1);
     case.attach(&first, "data").await.expect("attached again");
     assert_eq!(case.files("volumes"), 1);
 }

@@ -66,30 +66,42 @@ pub(super) async fn serve(init: &Rc<Init>, request: Request) -> Response {
     if init.place != Place::Machine {
         return answer(Err(io::Error::other("a container has no slots for volumes")));
     }
-    let (Request::Mount { slot, .. }
-    | Request::Unmount { slot, .. }
-    | Request::Freeze { slot, .. }
-    | Request::Thaw { slot }) = &request;
-    let slot = *slot;
-    if slot >= SLOTS {
+    if slot_of(&request).is_some_and(|slot| slot >= SLOTS) {
         return answer(Err(io::Error::other("there is no such slot")));
     }
     match request {
-        Request::Mount { path, bytes, owner, .. } => {
+        Request::Mount { slot, path, bytes, owner } => {
             answer(mount_volume(init, slot, &path, bytes, owner).await)
         }
-        Request::Unmount { path, .. } => {
-            let code = run(init, || unmount_in_child(slot, &path)).await;
-            match code {
+        Request::Unmount { slot, path } => {
+            match run(init, || unmount_in_child(slot, &path)).await {
                 Ok(code) if i32::from(code) == libc::EBUSY => Response::Busy,
                 code => answer(code.and_then(meant)),
             }
         }
-        Request::Freeze { path, limit_ms, .. } => {
+        Request::Freeze { slot, path, limit_ms } => {
             let limit = Duration::from_millis(limit_ms.into()).min(STILLEST);
             answer(freeze(init, slot, &path, limit).await)
         }
-        Request::Thaw { .. } => answer(thaw(init, slot).await),
+        Request::Sync => {
+            // Everything but volumes is in memory, where this costs nothing.
+            let synced = run(init, || {
+                rustix::fs::sync();
+                Ok(())
+            });
+            answer(synced.await.and_then(meant))
+        }
+        Request::Thaw { slot } => answer(thaw(init, slot).await),
+    }
+}
+
+fn slot_of(request: &Request) -> Option<u8> {
+    match request {
+        Request::Mount { slot, .. }
+        | Request::Unmount { slot, .. }
+        | Request::Freeze { slot, .. }
+        | Request::Thaw { slot } => Some(*slot),
+        Request::Sync => None,
     }
 }
 

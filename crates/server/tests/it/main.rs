@@ -19,3 +19,4 @@ mod sandboxes;
 mod sessions;
 mod shutdown;
 mod tokens;
+mod volumes;

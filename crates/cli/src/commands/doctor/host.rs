@@ -70,6 +70,15 @@ pub(super) fn memory() -> Finding {
     }
 }
 
+/// Whether volumes can be made.
+pub(super) fn volumes() -> Finding {
+    if store::disks::mkfs_is_here() {
+        return Finding::ok("volumes", "mkfs.ext4 is there");
+    }
+    let advice = "install e2fsprogs; until then no volume can be made";
+    Finding::warn("volumes", "mkfs.ext4 is missing", advice)
+}
+
 pub(super) fn disk(state: &Path) -> Finding {
     let check = "room for state";
     // The folder may not be there yet; then the one it would be made in counts.
