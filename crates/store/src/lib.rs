@@ -20,10 +20,10 @@
 pub mod archive;
 pub mod audit;
 pub mod bootstrap;
-pub mod egress;
 pub mod checkpoints;
 pub mod chunks;
 pub mod disks;
+pub mod egress;
 pub mod error;
 pub mod images;
 pub mod objects;
