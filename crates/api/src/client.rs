@@ -32,8 +32,11 @@ use crate::{
     images::Image,
     limits::Limits,
     problem::{self, Problem},
-    sandboxes::{CreateSandbox, ListSandboxes, Sandbox, SandboxPage, SetTimeout},
+    sandboxes::{
+        Copies, CreateSandbox, Fork, ListSandboxes, Resume, Sandbox, SandboxPage, SetTimeout,
+    },
     sessions::{CreateSession, Session},
+    snapshots::{CreateSnapshot, ListSnapshots, Snapshot, SnapshotPage},
     tokens::{CreateToken, NewToken, Token},
     volumes::{Checkpoint, CreateVolume, Mount, Volume},
 };
@@ -160,6 +163,49 @@ impl Client {
         let body = SetTimeout { timeout_seconds: seconds };
         let request = self.request(Method::POST, &["sandboxes", id.as_str(), "timeout"]);
         self.answer(request.json(&body).timeout(ANSWER)).await
+    }
+
+    /// Pauses a sandbox; its machine is gone when this returns.
+    pub async fn pause(&self, id: &SandboxId) -> Result<Sandbox, ClientError> {
+        let request = self.request(Method::POST, &["sandboxes", id.as_str(), "pause"]);
+        self.answer(request.timeout(CREATE)).await
+    }
+
+    /// Resumes a paused sandbox; it runs when this returns.
+    pub async fn resume(&self, id: &SandboxId, resume: &Resume) -> Result<Sandbox, ClientError> {
+        let request = self.request(Method::POST, &["sandboxes", id.as_str(), "resume"]);
+        self.answer(request.json(resume).timeout(CREATE)).await
+    }
+
+    /// Copies a running sandbox; the copies run when this returns.
+    pub async fn fork(&self, id: &SandboxId, fork: &Fork) -> Result<Copies, ClientError> {
+        let request = self.request(Method::POST, &["sandboxes", id.as_str(), "fork"]);
+        self.answer(request.json(fork).timeout(CREATE)).await
+    }
+
+    /// Keeps what a running sandbox is under a name.
+    pub async fn create_snapshot(
+        &self,
+        id: &SandboxId,
+        create: &CreateSnapshot,
+    ) -> Result<Snapshot, ClientError> {
+        let request = self.request(Method::POST, &["sandboxes", id.as_str(), "snapshots"]);
+        self.answer(request.json(create).timeout(CREATE)).await
+    }
+
+    /// A page of snapshots.
+    pub async fn list_snapshots(&self, query: &ListSnapshots) -> Result<SnapshotPage, ClientError> {
+        self.get(&["snapshots"], query).await
+    }
+
+    /// One snapshot, by name or id.
+    pub async fn snapshot(&self, which: &str) -> Result<Snapshot, ClientError> {
+        self.get(&["snapshots", which], &()).await
+    }
+
+    /// Removes a snapshot, by name or id.
+    pub async fn delete_snapshot(&self, which: &str) -> Result<(), ClientError> {
+        self.empty(self.request(Method::DELETE, &["snapshots", which]).timeout(ANSWER)).await
     }
 
     /// Runs a command to its end.

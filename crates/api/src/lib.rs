@@ -19,6 +19,7 @@ pub mod limits;
 pub mod problem;
 pub mod sandboxes;
 pub mod sessions;
+pub mod snapshots;
 pub mod time;
 pub mod tokens;
 pub mod variables;

@@ -2,19 +2,24 @@
 
 use std::collections::BTreeMap;
 
-use domain::id::SandboxId;
+use domain::id::{SandboxId, SnapshotId};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{time::Time, variables::Variables, volumes::Mount};
 
-/// What to create. Only `template` is required.
+/// What to create. Only one of `template` and `snapshot` is required.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateSandbox {
     /// What the sandbox starts from.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schema(example = "base")]
     pub template: String,
+    /// The snapshot it starts from instead, by name or id. It has its size too,
+    /// so `size`, `cpus` and `memory_mb` are left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<String>,
     /// `small`, `medium` or `large`; `small` if absent. Excludes `cpus` and `memory_mb`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = "small")]
@@ -38,6 +43,17 @@ pub struct CreateSandbox {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = 300)]
     pub timeout_seconds: Option<u32>,
+    /// What happens then: `terminate` or `pause`; `terminate` if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "pause")]
+    pub on_timeout: Option<String>,
+    /// Pause it when nobody has used it for so many seconds, 5 to 3600. In use is
+    /// a sandbox while a request to what is inside is open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_timeout_seconds: Option<u32>,
+    /// Whether the next exec, file or guest request resumes it when it is paused.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub auto_resume: bool,
     /// Variables of every process. They are never shown again.
     #[serde(default, skip_serializing_if = "Variables::is_empty")]
     pub env: Variables,
@@ -92,9 +108,29 @@ pub struct Sandbox {
     /// When it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Time>,
-    /// When it will be ended.
+    /// When it will be ended, or paused where `on_timeout` says so; while it is
+    /// paused, when it is given up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Time>,
+    /// What happens at its time limit: `terminate` or `pause`.
+    #[serde(default)]
+    pub on_timeout: String,
+    /// It is paused after so many seconds without use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_timeout_seconds: Option<u64>,
+    /// Whether its next use resumes it.
+    #[serde(default)]
+    pub auto_resume: bool,
+    /// Since when it is paused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused_at: Option<Time>,
+    /// What is left of its time while it is paused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remaining_seconds: Option<u64>,
+    /// The snapshot that it was started from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub snapshot: Option<SnapshotId>,
     /// Why it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ending: Option<Ending>,
@@ -103,7 +139,8 @@ pub struct Sandbox {
 /// Why a sandbox ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Ending {
-    /// `requested`, `time_limit`, `start_failed`, `machine_exited` or `guest_lost`.
+    /// `requested`, `time_limit`, `start_failed`, `machine_exited`, `guest_lost` or
+    /// `expired`.
     pub code: String,
     /// A sentence.
     pub detail: String,
@@ -142,6 +179,46 @@ pub struct SetTimeout {
     /// Seconds, 10 to 3600.
     #[schema(example = 300)]
     pub timeout_seconds: u32,
+}
+
+/// How a paused sandbox is resumed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Resume {
+    /// Its new time limit in seconds, 10 to 3600; what was left of the old one if
+    /// absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_seconds: Option<u32>,
+}
+
+/// How a running sandbox is copied.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Fork {
+    /// How many copies, 1 to 100; 1 if absent. All of them must fit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = 3)]
+    pub count: Option<u32>,
+    /// Their labels; those of the sandbox if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<BTreeMap<String, String>>,
+    /// Their time limit in seconds, 10 to 3600; as long as the sandbox's if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_seconds: Option<u32>,
+    /// Variables that are added for processes started from now on.
+    #[serde(default, skip_serializing_if = "Variables::is_empty")]
+    pub env: Variables,
+}
+
+/// The copies of a sandbox.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Copies {
+    /// One for each that was asked for; one that did not start says why.
+    pub items: Vec<Sandbox>,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 #[cfg(test)]

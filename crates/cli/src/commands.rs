@@ -11,6 +11,7 @@ mod run;
 mod sandbox;
 mod serve;
 mod session;
+mod snapshot;
 mod token;
 mod volume;
 
@@ -61,6 +62,9 @@ enum Command {
     /// See what sandboxes reached, and what they would
     #[command(subcommand)]
     Egress(egress::EgressCommand),
+    /// Keep what sandboxes are, to start from again
+    #[command(subcommand)]
+    Snapshot(snapshot::SnapshotCommand),
     /// List, check, bring in and take out images
     #[command(subcommand)]
     Image(image::ImageCommand),
@@ -240,6 +244,7 @@ pub(crate) fn run(arguments: &[OsString]) -> ExitCode {
         Command::Sandbox(command) => sandbox::run(&configured, command),
         Command::Session(command) => session::run(&configured, command),
         Command::Egress(command) => egress::run(&configured, command),
+        Command::Snapshot(command) => snapshot::run(&configured, command),
         Command::Image(command) => image::run(&configured, command),
         Command::Volume(command) => volume::run(&configured, command),
         Command::Token(command) => token::run(&configured, command),
@@ -262,6 +267,7 @@ impl Command {
             Self::Sandbox(command) => command.codes(),
             Self::Session(_)
             | Self::Egress(_)
+            | Self::Snapshot(_)
             | Self::Image(_)
             | Self::Volume(_)
             | Self::Token(_)
@@ -276,6 +282,7 @@ impl Command {
             Self::Sandbox(command) => command.format(),
             Self::Session(command) => command.format(),
             Self::Egress(command) => command.format(),
+            Self::Snapshot(command) => command.format(),
             Self::Image(command) => command.format(),
             Self::Volume(command) => command.format(),
             Self::Token(command) => command.format(),

@@ -48,6 +48,9 @@ pub(crate) struct Config {
     pub(crate) max_sandboxes: u32,
     pub(crate) networks: Vec<EgressMode>,
     pub(crate) egress: EgressSettings,
+    pub(crate) max_paused: u32,
+    pub(crate) max_snapshots: u32,
+    pub(crate) pause_retention_hours: u32,
     snapshot_memory_mb: Option<u64>,
     /// The largest volume.
     pub(crate) max_volume_mb: u32,
@@ -82,7 +85,7 @@ struct Setting {
 }
 
 /// Each setting once, in the order of the reference page.
-const SETTINGS: [Setting; 25] = [
+const SETTINGS: [Setting; 28] = [
     Setting {
         key: "state_dir",
         default: "/var/lib/coldframe",
@@ -165,6 +168,24 @@ const SETTINGS: [Setting; 25] = [
         default: "20",
         help: "The most sandboxes that may exist at once.",
         set: |config, text| number(text).map(|value| config.max_sandboxes = value),
+    },
+    Setting {
+        key: "max_paused",
+        default: "20",
+        help: "The most paused sandboxes that may be kept. They count apart from those that run.",
+        set: |config, text| number(text).map(|value| config.max_paused = value),
+    },
+    Setting {
+        key: "max_snapshots",
+        default: "20",
+        help: "The most snapshots that may be kept by name.",
+        set: |config, text| number(text).map(|value| config.max_snapshots = value),
+    },
+    Setting {
+        key: "pause_retention_hours",
+        default: "168",
+        help: "How long a paused sandbox is kept, in hours. Then its snapshot is made unreadable and removed, and the sandbox has ended.",
+        set: |config, text| number(text).map(|value| config.pause_retention_hours = value),
     },
     Setting {
         key: "snapshot_memory_mb",
@@ -363,6 +384,9 @@ impl Config {
             max_sandboxes: 20,
             networks: EgressMode::ALL.into_iter().filter(|mode| *mode < EgressMode::Open).collect(),
             egress: EgressSettings::default(),
+            max_paused: 20,
+            max_snapshots: 20,
+            pause_retention_hours: 168,
             snapshot_memory_mb: None,
             max_volume_mb: 102_400,
             max_volumes_mb: 512_000,

@@ -150,6 +150,7 @@ impl From<api::client::ClientError> for Failure {
                     "sandbox_not_running" => failure
                         .hint("create another: `coldframe sandbox create`")
                         .hint("`coldframe sandbox get` tells how this one ended"),
+                    "sandbox_paused" => failure.hint("`coldframe sandbox resume` brings it back"),
                     "not_found" if problem.detail.contains("sandbox") => {
                         failure.hint("`coldframe sandbox list` shows those there are")
                     }

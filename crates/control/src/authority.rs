@@ -26,6 +26,20 @@ pub enum Action {
     SandboxTerminate,
     /// Move its time limit.
     SandboxSetTimeout,
+    /// Keep it and remove its machine.
+    SandboxPause,
+    /// Bring it back.
+    SandboxResume,
+    /// Make copies of it.
+    SandboxFork,
+    /// Keep what it is under a name.
+    SnapshotCreate,
+    /// See the snapshots.
+    SnapshotList,
+    /// See one.
+    SnapshotGet,
+    /// Remove one.
+    SnapshotDelete,
     /// Read the output of its console.
     SandboxConsole,
     /// Start a process inside.
@@ -145,12 +159,19 @@ impl Permit {
 
 impl Action {
     /// Every action, for tests.
-    pub const ALL: [Self; 39] = [
+    pub const ALL: [Self; 46] = [
         Self::SandboxCreate,
         Self::SandboxGet,
         Self::SandboxList,
         Self::SandboxTerminate,
         Self::SandboxSetTimeout,
+        Self::SandboxPause,
+        Self::SandboxResume,
+        Self::SandboxFork,
+        Self::SnapshotCreate,
+        Self::SnapshotList,
+        Self::SnapshotGet,
+        Self::SnapshotDelete,
         Self::SandboxConsole,
         Self::ProcessStart,
         Self::ProcessUse,
@@ -194,6 +215,11 @@ impl Action {
             Self::SandboxCreate
             | Self::SandboxTerminate
             | Self::SandboxSetTimeout
+            | Self::SandboxPause
+            | Self::SandboxResume
+            | Self::SandboxFork
+            | Self::SnapshotCreate
+            | Self::SnapshotDelete
             | Self::ProcessStart
             | Self::ProcessUse
             | Self::FileWrite
@@ -212,6 +238,8 @@ impl Action {
             Self::SandboxGet
             | Self::SandboxList
             | Self::SandboxConsole
+            | Self::SnapshotList
+            | Self::SnapshotGet
             | Self::ProcessList
             | Self::FileRead
             | Self::FileLook
@@ -237,6 +265,13 @@ impl Action {
             Self::SandboxList => "sandbox.list",
             Self::SandboxTerminate => "sandbox.terminate",
             Self::SandboxSetTimeout => "sandbox.set_timeout",
+            Self::SandboxPause => "sandbox.pause",
+            Self::SandboxResume => "sandbox.resume",
+            Self::SandboxFork => "sandbox.fork",
+            Self::SnapshotCreate => "snapshot.create",
+            Self::SnapshotList => "snapshot.list",
+            Self::SnapshotGet => "snapshot.get",
+            Self::SnapshotDelete => "snapshot.delete",
             Self::SandboxConsole => "sandbox.console",
             Self::ProcessStart => "process.start",
             Self::ProcessUse => "process.use",
@@ -282,6 +317,7 @@ impl Action {
                 "volume"
             }
             Self::CheckpointCreate | Self::CheckpointList | Self::CheckpointDelete => "checkpoint",
+            Self::SnapshotList | Self::SnapshotGet | Self::SnapshotDelete => "snapshot",
             Self::LimitsGet => "limit",
             Self::AuditReadAll => "audit line",
             Self::SandboxCreate
@@ -289,6 +325,10 @@ impl Action {
             | Self::SandboxList
             | Self::SandboxTerminate
             | Self::SandboxSetTimeout
+            | Self::SandboxPause
+            | Self::SandboxResume
+            | Self::SandboxFork
+            | Self::SnapshotCreate
             | Self::SandboxConsole
             | Self::ProcessStart
             | Self::ProcessUse

@@ -25,6 +25,7 @@ use crate::{
     authority::{Action, Owner, Permit, may},
     error::Error,
     images::Images,
+    moves::Moves,
     settings::Settings,
     starts::Starts,
     volumes::Volumes,
@@ -47,6 +48,7 @@ struct Shared {
     sources: Sources,
     tasks: TaskTracker,
     starts: Starts,
+    moves: Moves,
     deadlines: Mutex<()>,
     volumes: OnceLock<Volumes>,
 }
@@ -79,6 +81,7 @@ impl Control {
                 sources,
                 tasks: TaskTracker::new(),
                 starts: Starts::default(),
+                moves: Moves::default(),
                 deadlines: Mutex::new(()),
                 volumes: OnceLock::new(),
             }),
@@ -138,6 +141,10 @@ impl Control {
         &self.shared.starts
     }
 
+    pub(crate) fn moves(&self) -> &Moves {
+        &self.shared.moves
+    }
+
     /// Held while a time limit is written and passed on, so that the host learns
     /// of limits in the order in which the store has them.
     pub(crate) fn deadlines(&self) -> &Mutex<()> {
@@ -180,7 +187,7 @@ impl Control {
         object: Option<&str>,
         detail: Detail,
     ) -> AuditLine {
-        self.line(caller, permit.action(), object, Outcome::Allowed, detail)
+        self.line(caller, permit.action(), object, detail)
     }
 
     /// Writes the line of something that was decided and changes no row.
@@ -218,19 +225,20 @@ impl Control {
             return error;
         }
         detail.insert("code".to_owned(), error.code().into());
-        let line = self.line(caller, action, object, Outcome::Refused, detail);
+        let line =
+            AuditLine { outcome: Outcome::Refused, ..self.line(caller, action, object, detail) };
         match self.store().append_audit(&line).await {
             Ok(()) => error,
             Err(unrecorded) => unrecorded.into(),
         }
     }
 
-    fn line(
+    /// A line about what a caller asked for; allowed, unless said otherwise.
+    pub(crate) fn line(
         &self,
         caller: &Caller,
         action: Action,
         object: Option<&str>,
-        outcome: Outcome,
         detail: Detail,
     ) -> AuditLine {
         AuditLine {
@@ -241,7 +249,7 @@ impl Control {
             token: Some(caller.token.clone()),
             action: action.as_str().to_owned(),
             object: object.map(str::to_owned),
-            outcome,
+            outcome: Outcome::Allowed,
             detail,
         }
     }

@@ -89,6 +89,37 @@ pub enum Error {
         /// Why.
         ending: Ending,
     },
+    /// A snapshot could not be made. The sandbox runs on.
+    #[error("the sandbox could not be captured and runs on: {detail}")]
+    CaptureFailed {
+        /// Why.
+        detail: String,
+    },
+    /// A sandbox could not be resumed. It is still paused.
+    #[error(
+        "the sandbox could not be resumed and is still paused: {detail}; try again, or create a \
+         new one"
+    )]
+    ResumeFailed {
+        /// Why.
+        detail: String,
+    },
+    /// It was there and is not any more. Nothing brings it back.
+    #[error("{detail}")]
+    Gone {
+        /// What became of it.
+        detail: String,
+    },
+    /// The organisation keeps as much as it may. Remove something, then try again.
+    #[error("{in_use} of {limit} {what} are kept; remove one and try again")]
+    KeptExceeded {
+        /// What is counted.
+        what: &'static str,
+        /// How many it may have.
+        limit: u32,
+        /// How many it has.
+        in_use: u32,
+    },
     /// Something that is needed does not answer now. Try again later.
     #[error("{detail}")]
     Unavailable {
@@ -140,6 +171,20 @@ pub enum ConflictCode {
     CheckpointDamaged,
     /// Another object has that name.
     NameTaken,
+    /// The sandbox is paused, and is not resumed by using it.
+    SandboxPaused,
+    /// Something else is being done to the sandbox.
+    SandboxBusy,
+    /// The backend cannot capture a machine.
+    PauseUnsupported,
+    /// The snapshot cannot be loaded on this host, as it is now.
+    SnapshotIncompatible,
+    /// The snapshot's files are not on this host.
+    SnapshotMissing,
+    /// The snapshot is not whole yet.
+    SnapshotNotReady,
+    /// There is a snapshot of that name.
+    SnapshotNameTaken,
 }
 
 impl ConflictCode {
@@ -158,6 +203,13 @@ impl ConflictCode {
             Self::TooManyVolumes => "too_many_volumes",
             Self::CheckpointDamaged => "checkpoint_damaged",
             Self::NameTaken => "name_taken",
+            Self::SandboxPaused => "sandbox_paused",
+            Self::SandboxBusy => "sandbox_busy",
+            Self::PauseUnsupported => "pause_unsupported",
+            Self::SnapshotIncompatible => "snapshot_incompatible",
+            Self::SnapshotMissing => "snapshot_missing",
+            Self::SnapshotNotReady => "snapshot_not_ready",
+            Self::SnapshotNameTaken => "snapshot_name_taken",
         }
     }
 }
@@ -177,6 +229,10 @@ impl Error {
             Self::QuotaExceeded { .. } => "quota_exceeded",
             Self::VolumesFull { .. } => "quota_exceeded",
             Self::StartFailed { .. } => "start_failed",
+            Self::CaptureFailed { .. } => "snapshot_failed",
+            Self::ResumeFailed { .. } => "resume_failed",
+            Self::Gone { .. } => "snapshot_expired",
+            Self::KeptExceeded { .. } => "quota_exceeded",
             Self::Unavailable { .. } => "unavailable",
             Self::Isolation { .. } => "isolation_too_weak",
             Self::Internal { .. } => "internal_error",
@@ -185,6 +241,37 @@ impl Error {
 
     pub(crate) fn invalid(field: &'static str, detail: impl ToString) -> Self {
         Self::InvalidRequest { field, detail: detail.to_string() }
+    }
+
+    pub(crate) fn conflict(code: ConflictCode, detail: impl Into<String>) -> Self {
+        Self::Conflict { code, detail: detail.into() }
+    }
+
+    /// The same for somebody else who waited for it. The cause, which only an
+    /// operator needs, stays with the first.
+    pub(crate) fn shared(&self) -> Self {
+        match self {
+            Self::Conflict { code, detail } => {
+                Self::Conflict { code: *code, detail: detail.clone() }
+            }
+            Self::CaptureFailed { detail } => Self::CaptureFailed { detail: detail.clone() },
+            Self::ResumeFailed { detail } => Self::ResumeFailed { detail: detail.clone() },
+            Self::Gone { detail } => Self::Gone { detail: detail.clone() },
+            Self::NotFound { noun } => Self::NotFound { noun },
+            Self::QuotaExceeded { limit, in_use } => {
+                Self::QuotaExceeded { limit: *limit, in_use: *in_use }
+            }
+            Self::KeptExceeded { what, limit, in_use } => {
+                Self::KeptExceeded { what, limit: *limit, in_use: *in_use }
+            }
+            Self::StartFailed { id, ending } => {
+                Self::StartFailed { id: id.clone(), ending: ending.clone() }
+            }
+            _ => Self::Unavailable {
+                detail: "what was under way did not succeed; look at the sandbox and try again",
+                source: None,
+            },
+        }
     }
 
     pub(crate) fn not_running(detail: impl Into<String>) -> Self {

@@ -4,7 +4,7 @@
 //! for. Values of the environment are in neither. They are often short, and a
 //! hash of something short can be turned back (S28).
 
-use domain::{caller::Caller, image::digest::Digest};
+use domain::{caller::Caller, id::SnapshotId, image::digest::Digest};
 use store::sandboxes::{Fingerprint, Sandbox};
 
 use crate::sandboxes::NewSandbox;
@@ -34,6 +34,9 @@ pub(crate) fn fingerprint(caller: &Caller, new: &NewSandbox, row: &Sandbox) -> F
         parts.push("volumes");
         parts.extend(mounts.iter().map(String::as_str));
     }
+    let idle = format!("{:?} {}", row.rest.idle, row.rest.auto_resume);
+    parts.extend([row.rest.on_timeout.as_str(), &idle]);
+    parts.extend(row.parent.as_ref().map(SnapshotId::as_str));
     parts.push("environment");
     parts.extend(new.environment.names());
     Fingerprint { key, request: hash(&parts) }

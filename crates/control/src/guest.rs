@@ -9,8 +9,9 @@
 //! as each keystroke into a process, and the ones that only look, add no line
 //! when they are allowed; a refusal always does.
 
-use domain::{caller::Caller, id::SandboxId, scope::Scope};
-use sandbox::activity::Stream;
+use domain::{caller::Caller, id::SandboxId, phase::Phase, scope::Scope};
+use sandbox::{activity::Stream, host::HostError};
+use store::sandboxes::Sandbox;
 
 use crate::{
     Control,
@@ -148,7 +149,10 @@ impl Control {
         let action = call.action();
         let object = Some(id.as_str());
         let judged = self.judge_sandbox(caller, action, id).await;
-        let judged = judged.and_then(|(permit, row)| Ok((permit, running(row)?)));
+        let judged = match judged {
+            Ok((permit, row)) => self.brought_to_run(caller, row).await.map(|()| (permit, ())),
+            Err(error) => Err(error),
+        };
         match (call.told(), judged) {
             (Some(told), judged) => {
                 self.record(caller, action, object, told, judged).await?;
@@ -158,6 +162,26 @@ impl Control {
                 return Err(self.refuse(caller, action, object, Detail::new(), error).await);
             }
         }
-        self.host().open(id).await.map_err(from_host)
+        match self.host().open(id).await {
+            // It was paused between being judged and being reached.
+            Err(HostError::Paused | HostError::NotFound) => {
+                let row = self.store().sandbox(id).await?;
+                let row = row.ok_or(Error::NotFound { noun: "sandbox" })?;
+                self.brought_to_run(caller, row).await?;
+                self.host().open(id).await.map_err(from_host)
+            }
+            opened => opened.map_err(from_host),
+        }
+    }
+
+    /// Waits until a sandbox runs that resumes when it is used; refuses one that
+    /// does not run otherwise.
+    async fn brought_to_run(&self, caller: &Caller, row: Sandbox) -> Result<(), Error> {
+        let pausing = row.phase == Phase::Running && self.moves().is_pausing(&row.id);
+        let rests = row.phase == Phase::Paused || pausing;
+        if rests && row.rest.auto_resume && row.intent.is_none() {
+            return self.wake(caller, row).await;
+        }
+        running(row).map(drop)
     }
 }

@@ -1,6 +1,6 @@
 //! What drivers report, written down before anyone is told.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use domain::{
@@ -23,6 +23,8 @@ use store::{
 use crate::{
     control::{Detail, detail, random},
     egress::Gateway,
+    settings::SnapshotLimits,
+    snapshots::bytes,
 };
 
 /// The store as a ledger of sandboxes.
@@ -31,6 +33,7 @@ pub struct StoreLedger {
     store: Store,
     sources: Sources,
     gateway: Option<Arc<dyn Gateway>>,
+    retention: Duration,
 }
 
 /// Why a fact was not recorded.
@@ -47,12 +50,18 @@ enum Contradiction {
 impl StoreLedger {
     /// A ledger over `store`.
     pub fn new(store: Store, sources: Sources) -> Self {
-        Self { store, sources, gateway: None }
+        let retention = SnapshotLimits::default().retention;
+        Self { store, sources, gateway: None, retention }
     }
 
     /// The same, telling the gateway of every end.
     pub fn with_gateway(self, gateway: Option<Arc<dyn Gateway>>) -> Self {
         Self { gateway, ..self }
+    }
+
+    /// The same ledger where paused sandboxes are kept for another time.
+    pub fn keeping(self, retention: Duration) -> Self {
+        Self { retention, ..self }
     }
 
     /// Records an end; the first one that is recorded stays.
@@ -82,6 +91,25 @@ impl StoreLedger {
             gateway.forget(id).await;
         }
         Ok(())
+    }
+
+    /// What a transition came to. One that was recorded before, by a call whose
+    /// answer was lost, counts.
+    async fn settled(
+        &self,
+        id: &SandboxId,
+        moved: Moved,
+        wanted: Phase,
+    ) -> Result<Recorded, LedgerError> {
+        if moved == Moved::Yes {
+            return Ok(Recorded::Yes);
+        }
+        Ok(match self.store.sandbox(id).await? {
+            Some(row) if row.phase == wanted && row.intent.is_none() => Recorded::Yes,
+            Some(row) if row.intent.is_some() => Recorded::No(Contradiction::Ending.to_string()),
+            Some(row) => Recorded::No(Contradiction::Phase(row.phase).to_string()),
+            None => unknown(),
+        })
     }
 
     fn line(&self, row: &Sandbox, action: &str, now: Timestamp, detail: Detail) -> AuditLine {
@@ -123,14 +151,31 @@ impl Ledger for StoreLedger {
 
     async fn paused(
         &self,
-        _: &SandboxId,
-        _: &SnapshotId,
-        _: Captured,
+        id: &SandboxId,
+        snapshot: &SnapshotId,
+        captured: Captured,
     ) -> Result<Recorded, LedgerError> {
-        Ok(Recorded::No("this server keeps no snapshots".to_owned()))
+        let Some(row) = self.store.sandbox(id).await? else { return Ok(unknown()) };
+        let now = (self.sources.clock)();
+        let told = detail([
+            ("snapshot", snapshot.as_str().into()),
+            ("bytes", captured.stored_bytes.into()),
+        ]);
+        let line = self.line(&row, "sandbox.paused", now, told);
+        let times = (now, now.plus(self.retention));
+        let paused = self.store.mark_paused(id, snapshot, bytes(captured), times, &line).await?;
+        self.settled(id, paused, Phase::Paused).await
     }
 
-    async fn resumed(&self, _: &SandboxId) -> Result<Recorded, LedgerError> {
-        Ok(Recorded::No("this server keeps no snapshots".to_owned()))
+    async fn resumed(&self, id: &SandboxId) -> Result<Recorded, LedgerError> {
+        let Some(row) = self.store.sandbox(id).await? else { return Ok(unknown()) };
+        let now = (self.sources.clock)();
+        let line = self.line(&row, "sandbox.resumed", now, Detail::new());
+        let resumed = self.store.mark_resumed(id, now, &line).await?;
+        self.settled(id, resumed, Phase::Running).await
     }
+}
+
+fn unknown() -> Recorded {
+    Recorded::No(Contradiction::Unknown.to_string())
 }

@@ -28,6 +28,7 @@ pub mod egress;
 pub mod error;
 pub mod guest;
 pub mod images;
+pub mod keeper;
 pub mod ledger;
 pub mod limits;
 pub mod page;
@@ -35,11 +36,13 @@ pub mod recovery;
 pub mod sandboxes;
 pub mod sessions;
 pub mod settings;
+pub mod snapshots;
 pub mod tokens;
 pub mod volumes;
 
 mod control;
 mod fingerprint;
+mod moves;
 mod starts;
 
 pub use control::Control;

@@ -14,13 +14,16 @@ use crate::{
     page::{Cursor, Limit, Page, page},
 };
 
+pub mod fork;
 pub mod request;
 
 mod change;
 mod create;
+mod pause;
 
 pub(crate) use change::{from_host, running};
-pub(crate) use create::requested;
+pub(crate) use create::{deadline, requested};
+pub(crate) use pause::{expired, paused};
 pub use request::NewSandbox;
 
 /// Which sandboxes to list, newest first.

@@ -1,6 +1,6 @@
 //! What an operator decides about an installation.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use domain::{isolation::IsolationClass, mode::EgressMode, region::Region, size::Resources};
 
@@ -15,6 +15,8 @@ pub struct Settings {
     pub tier: TierLimits,
     /// The least separation that is accepted; nothing lowers it (U2).
     pub least_isolation: IsolationClass,
+    /// What is kept of sandboxes, and for how long.
+    pub snapshots: SnapshotLimits,
     /// What a sandbox may be allowed to reach here.
     pub networks: Vec<EgressMode>,
     /// What judges it. Without one, nothing but `off` is possible.
@@ -32,6 +34,24 @@ pub struct TierLimits {
     pub max_memory_mib: u32,
     /// Sandboxes at the same time.
     pub max_concurrent: u32,
+}
+
+/// What an organisation may keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotLimits {
+    /// Paused sandboxes. They count apart from those that run.
+    pub max_paused: u32,
+    /// Snapshots by name.
+    pub max_named: u32,
+    /// How long a paused sandbox is kept (S35).
+    pub retention: Duration,
+}
+
+impl Default for SnapshotLimits {
+    /// 20 of each, for a week.
+    fn default() -> Self {
+        Self { max_paused: 20, max_named: 20, retention: Duration::from_secs(7 * 24 * 3600) }
+    }
 }
 
 impl Default for TierLimits {
@@ -55,6 +75,7 @@ impl Settings {
             region,
             tier: TierLimits::default(),
             least_isolation: IsolationClass::Microvm,
+            snapshots: SnapshotLimits::default(),
             networks: vec![EgressMode::Off],
             gateway: None,
             egress: EgressSettings::default(),

@@ -2,6 +2,8 @@
 
 #[path = "use_cases/access.rs"]
 mod access;
+#[path = "use_cases/crash.rs"]
+mod crash;
 #[path = "use_cases/create.rs"]
 mod create;
 #[path = "use_cases/egress.rs"]
@@ -10,11 +12,17 @@ mod egress;
 mod end;
 #[path = "use_cases/fixture.rs"]
 mod fixture;
+#[path = "use_cases/fork.rs"]
+mod fork;
 #[path = "use_cases/guest.rs"]
 mod guest;
+#[path = "use_cases/pause.rs"]
+mod pause;
 #[path = "use_cases/record.rs"]
 mod record;
 #[path = "use_cases/recovery.rs"]
 mod recovery;
+#[path = "use_cases/snapshots.rs"]
+mod snapshots;
 #[path = "use_cases/tokens.rs"]
 mod tokens;

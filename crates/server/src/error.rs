@@ -157,10 +157,13 @@ impl From<control::error::Error> for ApiError {
             Error::Forbidden { .. } => StatusCode::FORBIDDEN,
             Error::NotFound { .. } => StatusCode::NOT_FOUND,
             Error::ImageRefused { .. } | Error::Conflict { .. } => StatusCode::CONFLICT,
-            Error::QuotaExceeded { .. } | Error::VolumesFull { .. } => {
-                StatusCode::TOO_MANY_REQUESTS
-            }
-            Error::StartFailed { .. } => StatusCode::BAD_GATEWAY,
+            Error::QuotaExceeded { .. }
+            | Error::KeptExceeded { .. }
+            | Error::VolumesFull { .. } => StatusCode::TOO_MANY_REQUESTS,
+            Error::Gone { .. } => StatusCode::GONE,
+            Error::StartFailed { .. }
+            | Error::CaptureFailed { .. }
+            | Error::ResumeFailed { .. } => StatusCode::BAD_GATEWAY,
             Error::Unavailable { .. } | Error::NoGateway { .. } | Error::Isolation { .. } => {
                 StatusCode::SERVICE_UNAVAILABLE
             }

@@ -15,6 +15,7 @@ use domain::{
     volume::VolumeRef,
 };
 use http::{HeaderMap, header, request::Parts};
+use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
@@ -24,6 +25,10 @@ use crate::{app::App, error::ApiError, limits, memory::Share};
 /// A JSON body of at most `LIMIT` bytes, and the memory it was given.
 #[derive(Debug)]
 pub(crate) struct Json<T, const LIMIT: usize = { limits::JSON }>(pub(crate) T, pub(crate) Share);
+
+/// A JSON body that may be left out.
+#[derive(Debug)]
+pub(crate) struct OptionalJson<T>(pub(crate) T);
 
 /// A query string.
 #[derive(Debug)]
@@ -70,6 +75,18 @@ impl<T: DeserializeOwned, const LIMIT: usize> FromRequest<App> for Json<T, LIMIT
         // most a single short value, to the one who sent it.
         let value = serde_json::from_slice(&body);
         value.map(|value| Self(value, share)).map_err(|error| ApiError::invalid(error.to_string()))
+    }
+}
+
+impl<T: DeserializeOwned + Default> FromRequest<App> for OptionalJson<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self, ApiError> {
+        if request.body().is_end_stream() {
+            return Ok(Self(T::default()));
+        }
+        let Json(value, _) = Json::<T>::from_request(request, app).await?;
+        Ok(Self(value))
     }
 }
 

@@ -14,6 +14,7 @@ use crate::{guest::table, router};
 #[derive(utoipa::OpenApi)]
 #[openapi(tags(
     (name = "sandboxes", description = "Machines for code that nobody trusts"),
+    (name = "snapshots", description = "What sandboxes start from again"),
     (name = "files", description = "Files inside a sandbox, as raw bytes"),
     (name = "guest", description = "The API inside a sandbox, streaming"),
     (name = "volumes", description = "Disks that outlive sandboxes, and their checkpoints"),

@@ -22,8 +22,8 @@ use crate::{
     hosts::Hosts,
     limits, memory,
     rest::{
-        audit, console, egress, exec, files, guest, health, images, limits as limit, reference,
-        sandboxes, sessions, tokens, volumes,
+        audit, console, egress, exec, files, guest, health, images, limits as limit, pause,
+        reference, sandboxes, sessions, snapshots, tokens, volumes,
     },
 };
 
@@ -33,6 +33,8 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(sandboxes::list))
         .routes(routes!(sandboxes::get, sandboxes::terminate))
         .routes(routes!(sandboxes::set_timeout))
+        .routes(routes!(snapshots::list))
+        .routes(routes!(snapshots::get, snapshots::delete))
         .routes(routes!(console::read))
         .routes(routes!(images::list))
         .routes(routes!(images::get))
@@ -57,6 +59,10 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(volumes::detach))
         .routes(routes!(volumes::checkpoint))
         .routes(routes!(volumes::delete_checkpoint))
+        .routes(routes!(pause::pause))
+        .routes(routes!(pause::resume))
+        .routes(routes!(pause::fork))
+        .routes(routes!(snapshots::create))
         .layer(from_fn_with_state(limits::CREATE_TIME, within));
     let streams = OpenApiRouter::new()
         .routes(routes!(egress::log))

@@ -241,6 +241,23 @@ impl Store {
         Ok(Moved::Yes)
     }
 
+    /// `making` → `going`. One that became whole stays.
+    pub async fn abandon_snapshot(
+        &self,
+        id: &SnapshotId,
+        line: &AuditLine,
+    ) -> Result<Moved, StoreError> {
+        let mut tx = self.begin().await?;
+        let abandoned = "UPDATE snapshots SET state = 'going', sealed_key = NULL, name = NULL \
+                         WHERE id = $1 AND state = 'making'";
+        if tx.execute(abandoned, values![id.as_str()]).await? == 0 {
+            return Ok(Moved::No);
+        }
+        audit::append(&mut tx, line).await?;
+        tx.commit().await?;
+        Ok(Moved::Yes)
+    }
+
     /// Removes the row of a snapshot whose files are gone.
     pub async fn remove_snapshot(&self, id: &SnapshotId) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;

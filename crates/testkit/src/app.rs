@@ -30,6 +30,7 @@ use store::{
     disks::Disks,
     objects::Objects,
     organizations::Organization,
+    sealing::Sealing,
     tokens::TokenRecord,
     users::User,
 };
@@ -71,6 +72,7 @@ impl App {
     pub async fn start_with(options: Options) -> Self {
         let sources = fixtures::sources();
         let store = Store::open("sqlite::memory:").await.expect("a database in memory");
+        let store = store.with_sealing(Sealing::from_random([9; 32]));
         let mut tokens = None;
         let keep = |first: &FirstTokens| {
             tokens = Some(first.clone());

@@ -7,6 +7,7 @@ mod inspect;
 mod kill;
 mod location;
 mod network;
+mod pause;
 
 use clap::Subcommand;
 
@@ -27,6 +28,10 @@ pub(crate) enum SandboxCommand {
     Copy(copy::CopyArgs),
     Logs(inspect::LogsArgs),
     Network(network::NetworkArgs),
+    Pause(pause::PauseArgs),
+    Resume(pause::ResumeArgs),
+    Fork(pause::ForkArgs),
+    Extend(pause::ExtendArgs),
     Kill(kill::KillArgs),
 }
 
@@ -41,6 +46,10 @@ impl SandboxCommand {
             | Self::Copy(_)
             | Self::Logs(_)
             | Self::Network(_)
+            | Self::Pause(_)
+            | Self::Resume(_)
+            | Self::Fork(_)
+            | Self::Extend(_)
             | Self::Kill(_) => Codes::Own,
         }
     }
@@ -56,6 +65,10 @@ impl SandboxCommand {
             Self::Copy(arguments) => arguments.json.format(),
             Self::Logs(arguments) => arguments.json.format(),
             Self::Network(arguments) => arguments.json.format(),
+            Self::Pause(arguments) => arguments.json.format(),
+            Self::Resume(arguments) => arguments.json.format(),
+            Self::Fork(arguments) => arguments.json.format(),
+            Self::Extend(arguments) => arguments.json.format(),
             Self::Kill(arguments) => arguments.json.format(),
         }
     }
@@ -72,6 +85,10 @@ pub(crate) fn run(configured: &Configured<'_>, command: SandboxCommand) -> Outco
         SandboxCommand::Copy(arguments) => block_on(copy::run(configured, &arguments)),
         SandboxCommand::Logs(arguments) => block_on(inspect::logs(configured, &arguments)),
         SandboxCommand::Network(arguments) => block_on(network::run(configured, &arguments)),
+        SandboxCommand::Pause(arguments) => block_on(pause::pause(configured, &arguments)),
+        SandboxCommand::Resume(arguments) => block_on(pause::resume(configured, &arguments)),
+        SandboxCommand::Fork(arguments) => block_on(pause::fork(configured, &arguments)),
+        SandboxCommand::Extend(arguments) => block_on(pause::extend(configured, &arguments)),
         SandboxCommand::Kill(arguments) => block_on(kill::run(configured, &arguments)),
     }
 }

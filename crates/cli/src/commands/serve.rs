@@ -13,7 +13,7 @@ use control::{
     bootstrap::{Bootstrapped, FirstTokens, bootstrap},
     images::{ImageFolder, Images as _},
     ledger::StoreLedger,
-    settings::{Settings, TierLimits},
+    settings::{Settings, SnapshotLimits, TierLimits},
     volumes::{VolumeLimits, Volumes},
 };
 use domain::{
@@ -47,6 +47,8 @@ const DEFAULT_IMAGE: &str = "base";
 const MACHINES: &str = "machines";
 /// The folder in the state folder that holds volumes.
 const VOLUMES: &str = "volumes";
+/// The file in the state folder under which the keys of snapshots are kept.
+const SEALING_KEY: &str = "snapshots.key";
 const HANGUP: i32 = 1;
 /// How long sandboxes that are being started may take to settle at the end.
 const SETTLE: Duration = Duration::from_secs(10);
@@ -127,6 +129,10 @@ async fn serve(config: &Config) -> Outcome<u8> {
     let store = Store::open(&database)
         .await
         .map_err(|error| Failure::because(Kind::Refused, "the database cannot be used", &error))?;
+    let store = store
+        .with_sealing_key(&config.state_dir.join(SEALING_KEY))
+        .await
+        .map_err(|error| Failure::because(Kind::Refused, "snapshots cannot be opened", &error))?;
     let keep = |tokens: &FirstTokens| keep(&config.state_dir, tokens);
     let first = bootstrap(&store, &config.region, &sources, keep).await.map_err(failure)?;
     state::folder(&config.images())?;
@@ -134,7 +140,12 @@ async fn serve(config: &Config) -> Outcome<u8> {
     let images = Arc::new(ImageFolder::new(images));
     let backend =
         local::backend(config, &config.state_dir.join(MACHINES), local::Lifetime::Outlives)?;
-    let ledger = Arc::new(StoreLedger::new(store.clone(), sources));
+    let kept = SnapshotLimits {
+        max_paused: config.max_paused,
+        max_named: config.max_snapshots,
+        retention: Duration::from_secs(u64::from(config.pause_retention_hours) * 3600),
+    };
+    let ledger = Arc::new(StoreLedger::new(store.clone(), sources).keeping(kept.retention));
     let host = Host::new(backend, ledger, sources);
     let mut settings = Settings::new(config.region.clone());
     settings.tier = TierLimits {
@@ -144,6 +155,7 @@ async fn serve(config: &Config) -> Outcome<u8> {
     };
     settings.networks = config.networks.clone();
     settings.egress = config.egress.clone();
+    settings.snapshots = kept;
     let control = Control::new(store.clone(), images.clone(), host.clone(), settings, sources)
         .map_err(failure)?;
     let control = control.with_volumes(volumes(config)?);
@@ -159,6 +171,7 @@ async fn serve(config: &Config) -> Outcome<u8> {
 
     let preparing = tokio::spawn(prepare(host, images));
     let stop = CancellationToken::new();
+    let keeping = tokio::spawn(control.clone().keep(stop.clone()));
     let options = Options { names: config.names.clone(), ..Options::default() };
     let serving = Server::new(control.clone(), options).serve(listener, stop.clone());
     let mut serving = std::pin::pin!(serving);
@@ -170,6 +183,7 @@ async fn serve(config: &Config) -> Outcome<u8> {
             preparing.abort();
             let ending = async {
                 let served = serving.await;
+                drop(keeping.await);
                 control.shut_down(SETTLE).await;
                 store.close().await;
                 served

@@ -13,6 +13,7 @@ mod copies;
 mod crashes;
 mod inside;
 mod limits;
+mod pause;
 mod secrets;
 mod service;
 mod site;

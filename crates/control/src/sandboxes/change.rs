@@ -11,7 +11,7 @@ use crate::{
     authority::Action,
     control::{Detail, detail},
     error::Error,
-    sandboxes::{request::Timeout, requested},
+    sandboxes::{deadline, expired, paused, request::Timeout, requested},
 };
 
 /// How long the removal of a machine may take before the caller is told to come
@@ -45,10 +45,13 @@ impl Control {
         }
         let ending = self.host().terminate(id, Cause::Requested);
         match tokio::time::timeout(REMOVAL, ending).await {
-            Ok(Ok(_)) => Ok(()),
+            Ok(Ok(_)) => self.sweep_gone(id).await,
             // No driver has it: it ended in between, or its start has not begun,
             // and a start that is not provisioning any more removes itself.
-            Ok(Err(HostError::NotFound)) => self.record_ending(id, &requested()).await,
+            Ok(Err(HostError::NotFound)) => {
+                self.record_ending(id, &requested()).await?;
+                self.sweep_gone(id).await
+            }
             Ok(Err(error)) => Err(Error::Internal { source: Box::new(error) }),
             Err(_) => Err(Error::Unavailable {
                 detail: "the sandbox is still being removed; ask again",
@@ -80,9 +83,20 @@ impl Control {
             let error = Error::not_running("the sandbox ended in the meantime");
             return Err(self.refuse(caller, action, object, told(), error).await);
         }
-        self.tell_deadline(id, expires).await.map_err(from_host)?;
-        let row = self.store().sandbox(id).await?;
-        row.ok_or(Error::NotFound { noun: "sandbox" })
+        let row = self.store().sandbox(id).await?.ok_or(Error::NotFound { noun: "sandbox" })?;
+        let deadline = deadline(&row).unwrap_or(expires);
+        self.tell_deadline(id, deadline).await.map_err(from_host)?;
+        Ok(row)
+    }
+
+    /// Removes the files of the snapshots that went with a sandbox.
+    async fn sweep_gone(&self, id: &SandboxId) -> Result<(), Error> {
+        for snapshot in self.store().going_snapshots().await? {
+            if snapshot.sandbox == *id {
+                self.sweep(&snapshot.id).await;
+            }
+        }
+        Ok(())
     }
 
     /// Tells the driver a time limit. Needs [`Control::deadlines`].
@@ -119,8 +133,12 @@ pub(crate) fn running(row: Sandbox) -> Result<Sandbox, Error> {
             Err(Error::not_running("the sandbox is being removed"))
         }
         (Phase::Provisioning, None) => Err(Error::not_running("the sandbox is not running yet")),
+        (Phase::Paused, None) => Err(paused()),
         (Phase::Sleeping | Phase::Paused, _) => {
             Err(Error::not_running(format!("the sandbox is {}", row.phase)))
+        }
+        _ if row.ending.as_ref().is_some_and(|ending| ending.cause == Cause::Expired) => {
+            Err(expired())
         }
         (Phase::Terminated | Phase::Failed, _) => {
             let how = row.ending.map_or_else(|| row.phase.to_string(), |ending| ending.detail);
@@ -133,9 +151,11 @@ pub(crate) fn running(row: Sandbox) -> Result<Sandbox, Error> {
 pub(crate) fn from_host(error: HostError) -> Error {
     match error {
         HostError::NotFound => Error::not_running("the sandbox has ended"),
-        HostError::NotRunning | HostError::Paused | HostError::Busy | HostError::Ended(_) => {
-            Error::not_running(error.to_string())
-        }
+        HostError::Paused => paused(),
+        HostError::NotRunning
+        | HostError::Busy
+        | HostError::Ended(_)
+        | HostError::NotRecorded(_) => Error::not_running(error.to_string()),
         HostError::Backend(sandbox::backend::BackendError::NotFound) => {
             Error::not_running("the sandbox has ended")
         }
@@ -143,7 +163,7 @@ pub(crate) fn from_host(error: HostError) -> Error {
             detail: "the sandbox does not answer now; try again",
             source: Some(Box::new(error)),
         },
-        HostError::Backend(_) | HostError::NotRecorded(_) | HostError::NotResumed(_) => {
+        HostError::Backend(_) | HostError::NotResumed(_) => {
             Error::Internal { source: Box::new(error) }
         }
     }

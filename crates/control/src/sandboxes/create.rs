@@ -16,10 +16,14 @@ use std::time::Duration;
 use domain::{
     caller::Caller,
     ending::{Cause, Ending},
-    id::{Alias, SandboxId},
+    id::{Alias, SandboxId, SnapshotId},
     image::{Image, ImageName},
     mode::EgressMode,
     phase::Phase,
+    size::{Resources, SizeClass},
+    snapshot::OnTimeout,
+    template::TemplateName,
+    time::Timestamp,
 };
 use sandbox::spec::{Personality, SandboxSpec, Source};
 use store::sandboxes::{Added, Sandbox, rest::Rest};
@@ -32,21 +36,37 @@ use crate::{
     fingerprint::fingerprint,
     images::ImagesError,
     ledger::StoreLedger,
-    sandboxes::{NewSandbox, request::SizeChoice},
+    sandboxes::{
+        NewSandbox,
+        request::{IdleTimeout, SizeChoice},
+    },
+    snapshots::{SnapshotState, not_ready},
 };
 
 /// The time limit of a start, on top of that of the sandbox. The driver has
 /// tighter bounds for every step; this one holds even if a step forgets its own.
-const START_ALLOWANCE: Duration = Duration::from_secs(900);
+pub(super) const START_ALLOWANCE: Duration = Duration::from_secs(900);
+/// How long a pause at the time limit is tried before the sandbox ends after all.
+const PAUSE_ALLOWANCE: Duration = Duration::from_secs(3600);
 /// How long the removal of a failed start is waited for.
 const REMOVAL: Duration = Duration::from_secs(75);
+
+/// What a sandbox starts from, found and checked.
+struct Origin {
+    image: Image,
+    source: Source,
+    template: TemplateName,
+    size: Option<SizeClass>,
+    resources: Resources,
+    parent: Option<SnapshotId>,
+}
 
 impl Control {
     /// Makes a sandbox and returns when it runs.
     pub async fn create_sandbox(&self, caller: &Caller, new: NewSandbox) -> Result<Sandbox, Error> {
         let action = Action::SandboxCreate;
         let told = describe(&new);
-        let (permit, image, row) = match self.judge_create(caller, &new).await {
+        let (permit, image, source, row) = match self.judge_create(caller, &new).await {
             Ok(judged) => judged,
             Err(error) => return Err(self.refuse(caller, action, None, told, error).await),
         };
@@ -60,12 +80,8 @@ impl Control {
         let refusal = match self.store().add_sandbox(&row, &fingerprint, most, &line).await? {
             Added::New => {
                 let id = row.id.clone();
-                let spec = SandboxSpec {
-                    image,
-                    resources: row.resources,
-                    source: Source::Template,
-                    disks: Vec::new(),
-                };
+                let spec =
+                    SandboxSpec { image, resources: row.resources, source, disks: Vec::new() };
                 let personality = Personality {
                     environment: new.environment,
                     network: row.network,
@@ -101,7 +117,7 @@ impl Control {
         &self,
         caller: &Caller,
         new: &NewSandbox,
-    ) -> Result<(Permit, Image, Sandbox), Error> {
+    ) -> Result<(Permit, Image, Source, Sandbox), Error> {
         let permit = may(caller, Action::SandboxCreate, Owner::Caller)?;
         let settings = self.settings();
         self.available(new.network.mode)?;
@@ -111,8 +127,7 @@ impl Control {
             let here = format!("this installation is in region {}", settings.region);
             return Err(Error::invalid("region", here));
         }
-        let resources = new.size.resources(&settings.tier)?;
-        let image = self.template(new).await?;
+        let origin = self.origin(caller, new).await?;
         self.judge_mounts(caller, &new.volumes, new.idempotency_key.is_some()).await?;
         let row = Sandbox {
             id: SandboxId::from_random(self.random()),
@@ -120,12 +135,12 @@ impl Control {
             organization: caller.organization.clone(),
             owner: caller.user.clone(),
             region: settings.region.clone(),
-            template: new.template.clone(),
-            image: image.digest,
-            size: new.size.class(),
-            resources,
+            template: origin.template,
+            image: origin.image.digest,
+            size: origin.size,
+            resources: origin.resources,
             network: new.network.mode,
-            egress: self.agreed(&new.network, &image)?,
+            egress: self.agreed(&new.network, &origin.image)?,
             phase: Phase::Provisioning,
             intent: None,
             ending: None,
@@ -135,11 +150,50 @@ impl Control {
             started: None,
             ended: None,
             expires: None,
-            rest: Rest::default(),
-            parent: None,
+            rest: Rest {
+                on_timeout: new.on_timeout,
+                idle: new.idle.map(IdleTimeout::get),
+                auto_resume: new.auto_resume,
+                ..Rest::default()
+            },
+            parent: origin.parent,
             generation: 0,
         };
-        Ok((permit, image, row))
+        Ok((permit, origin.image, origin.source, row))
+    }
+
+    /// What it starts from: a template, or a snapshot of the organisation.
+    async fn origin(&self, caller: &Caller, new: &NewSandbox) -> Result<Origin, Error> {
+        let tier = &self.settings().tier;
+        let Some(which) = &new.snapshot else {
+            return Ok(Origin {
+                resources: new.size.resources(tier)?,
+                image: self.template(new).await?,
+                source: Source::Template,
+                template: new.template.clone(),
+                size: new.size.class(),
+                parent: None,
+            });
+        };
+        let found = self.find_snapshot(&caller.organization, which).await?;
+        let own = found.filter(|snapshot| snapshot.organization == caller.organization);
+        let snapshot = own.ok_or(Error::NotFound { noun: "snapshot" })?;
+        if snapshot.state != SnapshotState::Ready {
+            return Err(not_ready(&snapshot));
+        }
+        let resources = snapshot.resources;
+        if resources.cpus > tier.max_cpus || resources.memory_mib > tier.max_memory_mib {
+            let detail = "a sandbox of the snapshot's size is larger than is allowed here";
+            return Err(Error::invalid("snapshot", detail));
+        }
+        Ok(Origin {
+            image: self.image_of(&snapshot.template, snapshot.image).await?,
+            source: Source::Snapshot(self.opened(&snapshot).await?),
+            resources,
+            template: snapshot.template,
+            size: snapshot.size,
+            parent: Some(snapshot.id),
+        })
     }
 
     /// The image that a template stands for. Each image is a template of its name.
@@ -157,7 +211,7 @@ impl Control {
     }
 
     /// Starts what is on record. Owned by the tracker, not by a request.
-    async fn start(&self, row: &Sandbox, spec: SandboxSpec, personality: Personality) {
+    pub(super) async fn start(&self, row: &Sandbox, spec: SandboxSpec, personality: Personality) {
         let id = &row.id;
         let latest = self.now().plus(START_ALLOWANCE).plus(row.timeout);
         // The gateway asks for rules that it was not handed, so this only saves
@@ -182,11 +236,11 @@ impl Control {
     }
 
     /// Tells the host the time limit that began when the sandbox ran.
-    async fn pass_on_deadline(&self, id: &SandboxId) -> Result<(), Error> {
+    pub(super) async fn pass_on_deadline(&self, id: &SandboxId) -> Result<(), Error> {
         let _order = self.deadlines().lock().await;
         let row = self.store().sandbox(id).await?;
-        if let Some(expires) = row.and_then(|row| row.expires)
-            && let Err(error) = self.tell_deadline(id, expires).await
+        if let Some(deadline) = row.as_ref().and_then(deadline)
+            && let Err(error) = self.tell_deadline(id, deadline).await
         {
             // It ended in between, which its driver has recorded.
             tracing::debug!(sandbox.id = %id, %error, "no time limit to pass on");
@@ -236,7 +290,10 @@ impl Control {
 /// What the audit log says about a request. Of the environment, how much there is.
 fn describe(new: &NewSandbox) -> Detail {
     detail([
-        ("template", new.template.as_str().into()),
+        match &new.snapshot {
+            Some(snapshot) => ("snapshot", snapshot.as_str().into()),
+            None => ("template", new.template.as_str().into()),
+        },
         ("network", new.network.mode.as_str().into()),
         ("timeout_seconds", new.timeout.get().as_secs().into()),
         ("variables", new.environment.names().count().into()),
@@ -247,6 +304,15 @@ fn describe(new: &NewSandbox) -> Detail {
             }
         },
     ])
+}
+
+/// When the driver ends a running sandbox. One that is to be paused at its time
+/// limit gets longer than that: while a pause fails, its work is not given up.
+pub(crate) fn deadline(row: &Sandbox) -> Option<Timestamp> {
+    row.expires.map(|expires| match row.rest.on_timeout {
+        OnTimeout::Terminate => expires,
+        OnTimeout::Pause => expires.plus(PAUSE_ALLOWANCE),
+    })
 }
 
 /// The ending of what was asked to end.

@@ -6,22 +6,33 @@ use domain::{
     environment::Environment,
     region::Region,
     size::{InvalidResources, MAX_CPUS, MIN_MEMORY_MIB, Resources, SizeClass},
+    snapshot::OnTimeout,
     template::TemplateName,
 };
 
-use crate::{egress::Network, error::Error, settings::TierLimits, volumes::NewMount};
+use crate::{
+    egress::Network, error::Error, settings::TierLimits, snapshots::SnapshotRef, volumes::NewMount,
+};
 
 /// A request for a sandbox.
 #[derive(Clone, Debug)]
 pub struct NewSandbox {
     /// What it starts from.
     pub template: TemplateName,
+    /// The snapshot it starts from instead; then the size is that one's too.
+    pub snapshot: Option<SnapshotRef>,
     /// What it is given.
     pub size: SizeChoice,
     /// What it can reach.
     pub network: Network,
     /// How long it may run.
     pub timeout: Timeout,
+    /// What happens then.
+    pub on_timeout: OnTimeout,
+    /// Pause it after so long without use.
+    pub idle: Option<IdleTimeout>,
+    /// Resume it when it is used.
+    pub auto_resume: bool,
     /// Variables of its processes. They go to the guest and nowhere else.
     pub environment: Environment,
     /// Its owner's labels.
@@ -52,6 +63,14 @@ pub enum SizeChoice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Timeout(Duration);
 
+/// After how long without use a sandbox is paused: 5 to 3600 seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdleTimeout(Duration);
+
+/// How many copies are made at once: 1 to 100.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Copies(u32);
+
 /// Labels: at most 64, short and printable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Metadata(BTreeMap<String, String>);
@@ -65,9 +84,13 @@ impl NewSandbox {
     pub fn new(template: TemplateName) -> Self {
         Self {
             template,
+            snapshot: None,
             size: SizeChoice::Class(SizeClass::default()),
             network: Network::default(),
             timeout: Timeout::default(),
+            on_timeout: OnTimeout::default(),
+            idle: None,
+            auto_resume: false,
             environment: Environment::default(),
             metadata: Metadata::default(),
             region: None,
@@ -139,6 +162,42 @@ impl Timeout {
 impl Default for Timeout {
     fn default() -> Self {
         Self(Duration::from_secs(300))
+    }
+}
+
+impl IdleTimeout {
+    /// Checks a number of seconds.
+    pub fn seconds(seconds: u64) -> Result<Self, Error> {
+        if !(5..=3600).contains(&seconds) {
+            return Err(Error::invalid("idle_timeout_seconds", "must be 5 to 3600"));
+        }
+        Ok(Self(Duration::from_secs(seconds)))
+    }
+
+    /// The duration.
+    pub fn get(self) -> Duration {
+        self.0
+    }
+}
+
+impl Copies {
+    /// Checks a number.
+    pub fn new(count: u32) -> Result<Self, Error> {
+        if !(1..=100).contains(&count) {
+            return Err(Error::invalid("count", "must be 1 to 100"));
+        }
+        Ok(Self(count))
+    }
+
+    /// The number.
+    pub fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl Default for Copies {
+    fn default() -> Self {
+        Self(1)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::{
     path::Path,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -20,7 +21,7 @@ use control::{
 };
 use domain::{
     caller::Caller,
-    id::{OrganizationId, SandboxId, TokenId, UserId},
+    id::{OrganizationId, SandboxId, SnapshotId, TokenId, UserId},
     image::{Image, ImageName},
     isolation::IsolationClass,
     mode::EgressMode,
@@ -28,12 +29,12 @@ use domain::{
     scope::Scopes,
 };
 use sandbox::{
-    backend::{Backend, BackendError, Pipe},
+    backend::{Backend, BackendError, Captured, Pipe, Sealed, Then},
     host::Host,
     spec::SandboxSpec,
     volumes::Disk,
 };
-use store::{Store, organizations::Organization, users::User};
+use store::{Store, organizations::Organization, sealing::Sealing, users::User};
 use testkit::{
     fake_backend::FakeBackend,
     fake_gateway::FakeGateway,
@@ -61,6 +62,7 @@ impl Installation {
 
     pub(crate) async fn with(tier: TierLimits, url: &str) -> Self {
         let store = Store::open(url).await.expect("it opens");
+        let store = store.with_sealing(Sealing::from_random([9; 32]));
         let mut kept = None;
         let region = Region::local();
         let keep = |tokens: &FirstTokens| {
@@ -69,7 +71,16 @@ impl Installation {
         };
         bootstrap(&store, &region, &sources(), keep).await.expect("the first start");
         let tokens = kept.expect("they were kept");
-        let backend = GatedBackend::default();
+        Self::over(tier, store, tokens, GatedBackend::default()).await
+    }
+
+    /// One over what there is already.
+    pub(crate) async fn over(
+        tier: TierLimits,
+        store: Store,
+        tokens: FirstTokens,
+        backend: GatedBackend,
+    ) -> Self {
         let gateway = FakeGateway::default();
         let (control, host) = compose(&store, &backend, &gateway, tier).expect("it fits");
         let caller = control.authenticate(&tokens.sandboxes).await.expect("a known token");
@@ -83,6 +94,16 @@ impl Installation {
         let tier = TierLimits::default();
         let (control, host) =
             compose(&self.store, &self.backend, &self.gateway, tier).expect("it fits");
+        Self { control, host, ..self }
+    }
+
+    /// The same installation, which keeps paused sandboxes for another time.
+    pub(crate) async fn keeping(self, retention: Duration) -> Self {
+        self.host.release().await;
+        let ledger = StoreLedger::new(self.store.clone(), sources()).keeping(retention);
+        let tier = TierLimits::default();
+        let (control, host) =
+            compose_with(&self.store, &self.backend, &self.gateway, tier, ledger).expect("it fits");
         Self { control, host, ..self }
     }
 
@@ -143,8 +164,18 @@ pub(crate) fn compose(
     gateway: &FakeGateway,
     tier: TierLimits,
 ) -> Result<(Control, Host), Error> {
+    compose_with(store, backend, gateway, tier, StoreLedger::new(store.clone(), sources()))
+}
+
+fn compose_with(
+    store: &Store,
+    backend: &GatedBackend,
+    gateway: &FakeGateway,
+    tier: TierLimits,
+    ledger: StoreLedger,
+) -> Result<(Control, Host), Error> {
     let told: Arc<dyn Gateway> = Arc::new(gateway.clone());
-    let ledger = StoreLedger::new(store.clone(), sources()).with_gateway(Some(told.clone()));
+    let ledger = ledger.with_gateway(Some(told.clone()));
     let host = Host::new(Arc::new(backend.clone()), Arc::new(ledger), sources());
     use EgressMode::{Brokered, Mediated, Off, Restricted};
     let settings = Settings {
@@ -223,6 +254,11 @@ impl Default for GatedBackend {
 }
 
 impl GatedBackend {
+    /// One over a backend whose machines outlive whoever asks for them.
+    pub(crate) fn over(fake: FakeBackend) -> Self {
+        Self { fake, ..Self::default() }
+    }
+
     pub(crate) fn close(&self) {
         assert_eq!(self.gate.forget_permits(OPEN), OPEN);
     }
@@ -277,5 +313,30 @@ impl Backend for GatedBackend {
 
     async fn console(&self, id: &SandboxId) -> Result<Vec<u8>, BackendError> {
         self.fake.console(id).await
+    }
+
+    async fn capture(
+        &self,
+        id: &SandboxId,
+        to: &Sealed,
+        then: Then,
+    ) -> Result<Captured, BackendError> {
+        self.fake.capture(id, to, then).await
+    }
+
+    async fn proceed(&self, id: &SandboxId) -> Result<(), BackendError> {
+        self.fake.proceed(id).await
+    }
+
+    async fn loadable(&self, snapshot: &SnapshotId) -> Result<(), BackendError> {
+        self.fake.loadable(snapshot).await
+    }
+
+    async fn forget(&self, snapshot: &SnapshotId) -> Result<(), BackendError> {
+        self.fake.forget(snapshot).await
+    }
+
+    async fn snapshots(&self) -> Result<Vec<SnapshotId>, BackendError> {
+        self.fake.snapshots().await
     }
 }

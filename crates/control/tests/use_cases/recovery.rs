@@ -70,7 +70,7 @@ async fn a_half_made_sandbox_is_removed_and_failed() {
     it.backend.create(&half.id, &spec()).await.expect("a machine");
     let it = it.restarted().await;
     let recovered = it.control.recover().await.expect("it recovers");
-    assert_eq!(recovered, Recovered { adopted: 1, ended: 1, removed: 1, leftover: false });
+    assert_eq!(recovered, Recovered { adopted: 1, ended: 1, removed: 1, ..Recovered::default() });
     let row = it.control.get_sandbox(&it.caller, &half.id).await.expect("on record");
     assert_eq!(row.phase, Phase::Failed);
     assert_eq!(row.ending.map(|ending| ending.cause), Some(Cause::StartFailed));

@@ -11,13 +11,17 @@ use control::{
     page::Limit,
     sandboxes::{
         ListSandboxes, Sandbox,
-        request::{IdempotencyKey, Metadata, NewSandbox, SizeChoice, Timeout},
+        request::{IdempotencyKey, IdleTimeout, Metadata, NewSandbox, SizeChoice, Timeout},
     },
+    snapshots::SnapshotRef,
 };
 use domain::{environment::Environment, id::SandboxId};
 
 use super::egress::mode;
 use crate::{app::App, caller::Authenticated, error::ApiError, input, rest::volumes};
+
+/// What stands for a template where a snapshot is named; nobody reads it.
+const UNUSED: &str = "snapshot";
 
 /// Create a sandbox
 ///
@@ -31,7 +35,8 @@ use crate::{app::App, caller::Authenticated, error::ApiError, input, rest::volum
     responses(
         (status = 201, description = "It runs", body = wire::Sandbox),
         (status = 400, description = "`invalid_request`, `mode_unavailable`", body = api::problem::Problem),
-        (status = 409, description = "`image_refused`, `idempotency_key_reused`, `volume_attached`, `volume_not_ready`", body = api::problem::Problem),
+        (status = 404, description = "`not_found`: no such snapshot or volume", body = api::problem::Problem),
+        (status = 409, description = "`image_refused`, `idempotency_key_reused`, `snapshot_not_ready`, `snapshot_incompatible`, `snapshot_missing`, `volume_attached`, `volume_not_ready`", body = api::problem::Problem),
         (status = 429, description = "`quota_exceeded`", body = api::problem::Problem),
         (status = 502, description = "`start_failed`", body = api::problem::Problem),
         (status = 503, description = "`gateway_unavailable`", body = api::problem::Problem),
@@ -141,8 +146,26 @@ pub(crate) async fn set_timeout(
 
 /// Reads a request into what the use case takes; each refusal names its field.
 fn new_sandbox(create: wire::CreateSandbox, headers: &HeaderMap) -> Result<NewSandbox, ApiError> {
+    let snapshot: Option<SnapshotRef> =
+        create.snapshot.as_deref().map(str::parse).transpose().map_err(|error| match error {
+            control::error::Error::NotFound { noun } => ApiError::not_found(noun),
+            error => error.into(),
+        })?;
+    match (create.template.as_str(), &snapshot) {
+        ("", None) => {
+            return Err(ApiError::field("template", "name a template, or a snapshot"));
+        }
+        ("", Some(_)) | (_, None) => {}
+        (_, Some(_)) => {
+            return Err(ApiError::field("snapshot", "give either template or snapshot"));
+        }
+    }
+    let template = if snapshot.is_some() { UNUSED } else { &create.template };
     let size = match (create.size, create.cpus, create.memory_mb) {
         (None, None, None) => SizeChoice::Class(Default::default()),
+        _ if snapshot.is_some() => {
+            return Err(ApiError::field("size", "a sandbox from a snapshot has its size"));
+        }
         (Some(size), None, None) => {
             SizeChoice::Class(size.parse().map_err(|error| ApiError::field("size", error))?)
         }
@@ -158,13 +181,25 @@ fn new_sandbox(create: wire::CreateSandbox, headers: &HeaderMap) -> Result<NewSa
     let timeout = create.timeout_seconds.map(|seconds| Timeout::seconds(seconds.into()));
     let volumes = create.volumes.into_iter().map(volumes::new_mount);
     Ok(NewSandbox {
-        template: create.template.parse().map_err(|error| ApiError::field("template", error))?,
+        template: template.parse().map_err(|error| ApiError::field("template", error))?,
+        snapshot,
         size,
         network: Network {
             mode: create.network.as_deref().map(mode).transpose()?.unwrap_or_default(),
             allow: create.allow,
         },
         timeout: timeout.transpose()?.unwrap_or_default(),
+        on_timeout: create
+            .on_timeout
+            .map(|word| word.parse())
+            .transpose()
+            .map_err(|error| ApiError::field("on_timeout", error))?
+            .unwrap_or_default(),
+        idle: create
+            .idle_timeout_seconds
+            .map(|seconds| IdleTimeout::seconds(seconds.into()))
+            .transpose()?,
+        auto_resume: create.auto_resume,
         environment: Environment::new(create.env.0)
             .map_err(|error| ApiError::field("env", error))?,
         metadata: Metadata::new(create.metadata)?,
@@ -197,6 +232,12 @@ pub(super) fn view(sandbox: Sandbox) -> wire::Sandbox {
         started_at: sandbox.started.map(Time),
         ended_at: sandbox.ended.map(Time),
         expires_at: sandbox.expires.map(Time),
+        on_timeout: sandbox.rest.on_timeout.as_str().to_owned(),
+        idle_timeout_seconds: sandbox.rest.idle.map(|idle| idle.as_secs()),
+        auto_resume: sandbox.rest.auto_resume,
+        paused_at: sandbox.rest.paused.map(Time),
+        remaining_seconds: sandbox.rest.remaining.map(|remaining| remaining.as_secs()),
+        snapshot: sandbox.parent,
         ending: sandbox.ending.map(|ending| wire::Ending {
             code: ending.cause.as_str().to_owned(),
             detail: ending.detail,

@@ -65,6 +65,9 @@ fn request(app: &App, endpoint: &Endpoint, id: &SandboxId) -> RequestBuilder {
         ("POST", "explain") => json(request, r#"{"url":"https://good.test"}"#),
         ("POST", "sessions") => json(request, r#"{"uid":2000}"#),
         ("POST", "timeout") => json(request, r#"{"timeout_seconds":60}"#),
+        ("POST", "pause") => request,
+        ("POST", "resume" | "fork") => json(request, "{}"),
+        ("POST", "snapshots") => json(request, r#"{"name":"x"}"#),
         ("POST", "exec") => json(request, r#"{"cmd":["echo"]}"#),
         ("POST", "volumes") if path == "/v1/volumes" => {
             json(request, r#"{"name":"x","size_mb":16}"#)

@@ -18,5 +18,6 @@ mod reference;
 mod sandboxes;
 mod sessions;
 mod shutdown;
+mod snapshots;
 mod tokens;
 mod volumes;

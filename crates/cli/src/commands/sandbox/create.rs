@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use api::{sandboxes::CreateSandbox, variables::Variables, volumes::Mount};
-use clap::Args;
+use clap::{Args, builder::PossibleValuesParser};
 use control::sandboxes::request::Timeout;
 use domain::mode::EgressMode;
 
@@ -25,6 +25,10 @@ pub(crate) struct CreateArgs {
     /// What it starts from
     #[arg(long, default_value = "base", value_name = "NAME")]
     template: String,
+
+    /// Start from this snapshot instead, by name or id; its size comes with it
+    #[arg(long, value_name = "SNAPSHOT", conflicts_with_all = ["template", "size", "cpus"])]
+    snapshot: Option<String>,
 
     #[command(flatten)]
     size: SizeArgs,
@@ -53,6 +57,18 @@ pub(crate) struct CreateArgs {
     /// End it after this time, 10s to 1h [default: 5m]
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     timeout: Option<Duration>,
+
+    /// What happens after that time: terminate or pause [default: terminate]
+    #[arg(long, value_name = "WHAT", value_parser = PossibleValuesParser::new(["terminate", "pause"]))]
+    on_timeout: Option<String>,
+
+    /// Pause it when nobody has used it for this long, 5s to 1h
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    idle_timeout: Option<Duration>,
+
+    /// Resume it when it is used while it is paused
+    #[arg(long)]
+    auto_resume: bool,
 
     #[command(flatten)]
     server: ServerArgs,
@@ -84,7 +100,7 @@ pub(super) async fn run(configured: &Configured<'_>, arguments: &CreateArgs) -> 
 }
 
 /// The server checks it too, in its own words.
-fn seconds(timeout: Duration) -> Outcome<u32> {
+pub(super) fn seconds(timeout: Duration) -> Outcome<u32> {
     if !(Timeout::MIN..=Timeout::MAX).contains(&timeout) {
         return Err(Failure::usage("--timeout must be between 10s and 1h"));
     }
@@ -107,15 +123,20 @@ fn request(arguments: &CreateArgs) -> Outcome<CreateSandbox> {
     let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
     arguments.size.chosen()?;
     let timeout_seconds = arguments.timeout.map(seconds).transpose()?;
-    let mut metadata = BTreeMap::new();
-    for label in &arguments.metadata {
-        let Some((name, value)) = label.split_once('=') else {
-            return Err(Failure::usage(format!("--metadata {label}: write it as NAME=VALUE")));
-        };
-        metadata.insert(name.to_owned(), value.to_owned());
-    }
+    let idle_timeout_seconds = arguments.idle_timeout.map(|idle| match idle.subsec_nanos() {
+        0 => Ok(u32::try_from(idle.as_secs()).unwrap_or(u32::MAX)),
+        _ => Err(Failure::usage("--idle-timeout takes whole seconds, 5s to 1h")),
+    });
+    let template = match arguments.snapshot {
+        Some(_) => String::new(),
+        None => arguments.template.clone(),
+    };
     Ok(CreateSandbox {
-        template: arguments.template.clone(),
+        template,
+        snapshot: arguments.snapshot.clone(),
+        on_timeout: arguments.on_timeout.clone(),
+        idle_timeout_seconds: idle_timeout_seconds.transpose()?,
+        auto_resume: arguments.auto_resume,
         size: arguments.size.size.map(|size| size.to_string()),
         cpus: arguments.size.cpus,
         memory_mb: arguments.size.memory_mb,
@@ -123,8 +144,17 @@ fn request(arguments: &CreateArgs) -> Outcome<CreateSandbox> {
         network: arguments.network.map(|mode| mode.as_str().to_owned()),
         allow: Some(arguments.allow.clone()).filter(|list| !list.is_empty()),
         env: Variables(environment.expose().map(owned).collect()),
-        metadata,
+        metadata: labels(&arguments.metadata)?,
         volumes: arguments.volume.iter().map(|text| mount(text)).collect(),
         ..CreateSandbox::default()
     })
+}
+
+/// Labels as they were written.
+pub(super) fn labels(written: &[String]) -> Outcome<BTreeMap<String, String>> {
+    let pairs = written.iter().map(|label| match label.split_once('=') {
+        Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
+        None => Err(Failure::usage(format!("--metadata {label}: write it as NAME=VALUE"))),
+    });
+    pairs.collect()
 }

@@ -112,6 +112,12 @@ pub(super) async fn get(configured: &Configured<'_>, arguments: &GetArgs) -> Out
         ("created", Some(sandbox.created_at.to_string())),
         ("started", time(sandbox.started_at)),
         ("expires", time(sandbox.expires_at)),
+        ("at the limit", (sandbox.on_timeout == "pause").then(|| "pause".to_owned())),
+        ("pause when idle", sandbox.idle_timeout_seconds.map(|idle| format!("{idle} s"))),
+        ("auto-resume", sandbox.auto_resume.then(|| "yes".to_owned())),
+        ("paused", time(sandbox.paused_at)),
+        ("time left", sandbox.remaining_seconds.map(|left| format!("{left} s"))),
+        ("snapshot", sandbox.snapshot.as_ref().map(ToString::to_string)),
         ("ended", time(sandbox.ended_at)),
     ];
     for (name, value) in &sandbox.metadata {
