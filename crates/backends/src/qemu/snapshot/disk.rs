@@ -180,12 +180,22 @@ pub(in crate::qemu) fn write(
 impl Draft {
     /// Makes it a snapshot that survives a crash of the host.
     pub(in crate::qemu) fn finish(self) -> io::Result<Captured> {
-        self.file.sync_all()?;
         let manifest = serde_json::to_vec(&self.manifest)?;
         let mut index = postcard::to_stdvec(&self.index).map_err(io::Error::other)?;
         self.cipher.seal(Part::Index, &manifest, &mut index).map_err(cipher_failed)?;
-        write_through(&self.new.join("index"), &index)?;
-        write_through(&self.new.join("manifest.json"), &manifest)?;
+        let files = [
+            self.file,
+            written(&self.new.join("index"), &index)?,
+            written(&self.new.join("manifest.json"), &manifest)?,
+        ];
+        // At once, so that the disk orders them and the file system has one
+        // journal entry to write.
+        std::thread::scope(|scope| {
+            let flushing = files.each_ref().map(|file| scope.spawn(|| file.sync_all()));
+            flushing.into_iter().try_for_each(|one| {
+                one.join().unwrap_or_else(|_| Err(io::Error::other("flushing was given up")))
+            })
+        })?;
         File::open(&self.new)?.sync_all()?;
         remove(&self.place)?;
         fs::rename(&self.new, &self.place)?;
@@ -341,10 +351,10 @@ fn in_parallel<T: Sync, R: Send>(
     results.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn write_through(path: &Path, content: &[u8]) -> io::Result<()> {
+fn written(path: &Path, content: &[u8]) -> io::Result<File> {
     let mut file = File::create(path)?;
     file.write_all(content)?;
-    file.sync_all()
+    Ok(file)
 }
 
 fn remove(folder: &Path) -> io::Result<()> {

@@ -191,11 +191,13 @@ fn an_emptied_page_stays_empty() {
     assert!(pages[PAGE..].iter().all(|byte| *byte == 1));
 }
 
-/// What writing and opening cost beside a plain copy, for whoever looks.
+/// What writing and opening cost beside a plain copy, for whoever looks. Other
+/// sizes in MiB can be asked for with `COLDFRAME_TEST_CAPTURE_MIB=64,256,1024`.
 #[test]
 fn what_is_used_decides_what_it_costs() {
     use std::io::Write as _;
-    for mib in [64, 256, 1024] {
+    let sizes = std::env::var("COLDFRAME_TEST_CAPTURE_MIB").unwrap_or("16,64".to_owned());
+    for mib in sizes.split(',').map(|size| size.parse::<usize>().unwrap()) {
         let pages = mib * 256;
         let folder = tempfile::tempdir().unwrap();
         let sealed =

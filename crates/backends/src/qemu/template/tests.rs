@@ -26,6 +26,7 @@ fn spec(image: &[u8], kernel: &[u8], size: SizeClass) -> SandboxSpec {
         tools: Default::default(),
         user: "user".into(),
         environment: Default::default(),
+        egress_registries: Default::default(),
         files,
         facts: Facts::default(),
         inputs: Vec::new(),
