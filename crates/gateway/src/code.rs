@@ -23,6 +23,8 @@ pub enum Code {
     InvalidDestination,
     /// The request is not one that has a single reading.
     InvalidRequest,
+    /// The path has more than one reading.
+    AmbiguousPath,
     /// The name in the connection is another than the one that was permitted.
     SniMismatch,
     /// The name has no address, or nobody could say.
@@ -37,7 +39,7 @@ pub enum Code {
 
 impl Code {
     /// Every code.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::UnidentifiedSandbox,
         Self::DestinationBlocked,
         Self::ModeDenied,
@@ -45,6 +47,7 @@ impl Code {
         Self::NotConnected,
         Self::InvalidDestination,
         Self::InvalidRequest,
+        Self::AmbiguousPath,
         Self::SniMismatch,
         Self::Unresolvable,
         Self::Unreachable,
@@ -62,6 +65,7 @@ impl Code {
             Self::NotConnected => "not_connected",
             Self::InvalidDestination => "invalid_destination",
             Self::InvalidRequest => "invalid_request",
+            Self::AmbiguousPath => "ambiguous_path",
             Self::SniMismatch => "sni_mismatch",
             Self::Unresolvable => "unresolvable",
             Self::Unreachable => "unreachable",
@@ -73,7 +77,7 @@ impl Code {
     /// The HTTP status that goes with it.
     pub fn status(self) -> u16 {
         match self {
-            Self::InvalidDestination | Self::InvalidRequest => 400,
+            Self::InvalidDestination | Self::InvalidRequest | Self::AmbiguousPath => 400,
             Self::UnidentifiedSandbox => 401,
             Self::DestinationBlocked | Self::ModeDenied | Self::PolicyDenied => 403,
             Self::NotConnected => 404,

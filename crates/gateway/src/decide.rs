@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     explain::{Explanation, Step, explain},
-    modes::{Lookup, judge, judge_lookup, judge_named},
+    modes::{Lookup, judge, judge_lookup, judge_named, permit_named},
     pinned::{Pinned, pin, recheck},
 };
 use crate::{

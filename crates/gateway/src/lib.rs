@@ -20,14 +20,21 @@
 //! [`rules::Policy`], what it has to tell goes into [`journal::Journal`].
 
 pub mod address;
+mod client;
 pub mod code;
 pub mod decide;
 pub mod dns;
+pub mod engine;
+mod front;
 pub mod http;
 pub mod journal;
 pub mod pace;
 pub mod presets;
+pub mod process;
 pub mod resolve;
 pub mod rules;
 pub mod splice;
+pub mod stream;
 pub mod tls;
+mod upstream;
+pub mod wire;

@@ -8,4 +8,6 @@ pub mod fake_backend;
 pub mod fake_gateway;
 pub mod fake_guest;
 pub mod fixtures;
+#[cfg(feature = "lab")]
+pub mod lab;
 pub mod postgres;

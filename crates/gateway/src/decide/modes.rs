@@ -92,6 +92,19 @@ pub fn judge_named<'a>(rules: &'a Rules, name: &str) -> Result<&'a Upstream, Ref
     })
 }
 
+/// Permits what a named path leads to. The operator named it, so it may be
+/// internal.
+pub fn permit_named(upstream: &Upstream) -> Permit {
+    let (host, port) = (upstream.host.clone(), upstream.port);
+    Permit {
+        request: Request { front: Front::Named, kind: Kind::Http, host, port },
+        content: Content::Http,
+        intercept: false,
+        exempt: true,
+        rule: format!("upstream {}", upstream.name),
+    }
+}
+
 /// Decides what happens to a question to the resolver. `address` says whether it
 /// asks for an address (A or AAAA).
 pub fn judge_lookup(rules: &Rules, name: &Name, address: bool) -> Result<Lookup, Refusal> {

@@ -50,6 +50,9 @@ pub struct Guarded<S> {
     passed: usize,
     /// Nothing more is read.
     over: bool,
+    /// The last request is ours. What reads it closes the connection; until then
+    /// an end would cut off the answers before it.
+    stands_in: bool,
 }
 
 impl<S> Guarded<S> {
@@ -64,6 +67,7 @@ impl<S> Guarded<S> {
             start: 0,
             passed: 0,
             over: false,
+            stands_in: false,
         };
         (guarded, fault)
     }
@@ -88,6 +92,7 @@ impl<S> Guarded<S> {
                     return Err(io::Error::new(io::ErrorKind::InvalidData, malformed));
                 }
                 self.fault.set(self.requests.heads() + 1, malformed);
+                self.stands_in = true;
                 self.buffer.extend_from_slice(STAND_IN);
                 self.passed = self.buffer.len();
             }
@@ -127,6 +132,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
                     this.compact();
                 }
                 return Poll::Ready(Ok(()));
+            }
+            if this.stands_in {
+                return Poll::Pending;
             }
             if this.over {
                 return Poll::Ready(Ok(()));
