@@ -5,6 +5,7 @@
 
 mod doctor;
 mod egress;
+mod gateway;
 mod image;
 mod mistake;
 mod run;
@@ -77,6 +78,8 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     Serve(serve::ServeArgs),
 }
+
+pub(crate) use self::gateway::main as gateway;
 
 /// Where things are kept.
 #[derive(Debug, Args)]

@@ -17,6 +17,7 @@ use std::{
     ffi::OsString,
     net::SocketAddr,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use control::egress::EgressSettings;
@@ -39,6 +40,9 @@ pub(crate) struct Config {
     cache_dir: Option<PathBuf>,
     pub(crate) qemu: PathBuf,
     pub(crate) uid_base: u32,
+    pub(crate) gateway_uid: u32,
+    pub(crate) dns_servers: Vec<SocketAddr>,
+    pub(crate) upstream_roots: Option<PathBuf>,
     database: Option<String>,
     pub(crate) listen: SocketAddr,
     pub(crate) names: Vec<String>,
@@ -51,6 +55,7 @@ pub(crate) struct Config {
     pub(crate) max_paused: u32,
     pub(crate) max_snapshots: u32,
     pub(crate) pause_retention_hours: u32,
+    egress_log_days: u32,
     snapshot_memory_mb: Option<u64>,
     /// The largest volume.
     pub(crate) max_volume_mb: u32,
@@ -85,7 +90,7 @@ struct Setting {
 }
 
 /// Each setting once, in the order of the reference page.
-const SETTINGS: [Setting; 28] = [
+const SETTINGS: [Setting; 32] = [
     Setting {
         key: "state_dir",
         default: "/var/lib/coldframe",
@@ -115,6 +120,32 @@ const SETTINGS: [Setting; 28] = [
         default: "2000000000",
         help: "The first of 65,536 user ids that machines run as, one for each. Nothing else on this host may use them.",
         set: |config, text| number(text).map(|value| config.uid_base = value),
+    },
+    Setting {
+        key: "gateway_uid",
+        default: "1999999999",
+        help: "The user id that the gateway runs as. Nothing else on this host may use it.",
+        set: |config, text| number(text).map(|value| config.gateway_uid = value),
+    },
+    Setting {
+        key: "dns_servers",
+        default: "",
+        help: "Servers, separated by commas, at which the gateway looks names up, such as `192.0.2.1:53`. Without any, those of the system.",
+        set: |config, text| {
+            let servers = text.split(',').map(str::trim).filter(|server| !server.is_empty());
+            let parsed = servers.map(str::parse).collect::<Result<_, _>>();
+            config.dns_servers = parsed.map_err(|_| "write each like 192.0.2.1:53")?;
+            Ok(())
+        },
+    },
+    Setting {
+        key: "upstream_roots",
+        default: "",
+        help: "File with the certificates, in PEM, that destinations are verified against where the gateway itself speaks TLS: named upstreams and intercepted hosts. It must be readable for the gateway's user. Without one, those of the system.",
+        set: |config, text| {
+            config.upstream_roots = if text.is_empty() { None } else { Some(path(text)?) };
+            Ok(())
+        },
     },
     Setting {
         key: "database",
@@ -262,6 +293,12 @@ const SETTINGS: [Setting; 28] = [
         },
     },
     Setting {
+        key: "egress_log_days",
+        default: "30",
+        help: "For how many days lines of the egress log are kept.",
+        set: |config, text| number(text).map(|value| config.egress_log_days = value),
+    },
+    Setting {
         key: "url",
         default: "http://127.0.0.1:7070",
         help: "The server that `coldframe sandbox` and `coldframe token` talk to.",
@@ -375,6 +412,9 @@ impl Config {
             cache_dir: None,
             qemu: "/usr/bin/qemu-system-x86_64".into(),
             uid_base: 2_000_000_000,
+            gateway_uid: 1_999_999_999,
+            dns_servers: Vec::new(),
+            upstream_roots: None,
             database: None,
             listen: SocketAddr::from(([127, 0, 0, 1], 7070)),
             names: Vec::new(),
@@ -387,6 +427,7 @@ impl Config {
             max_paused: 20,
             max_snapshots: 20,
             pause_retention_hours: 168,
+            egress_log_days: 30,
             snapshot_memory_mb: None,
             max_volume_mb: 102_400,
             max_volumes_mb: 512_000,
@@ -398,6 +439,11 @@ impl Config {
             log: "info".to_owned(),
             log_format: LogFormat::Text,
         }
+    }
+
+    /// For how long lines of the egress log are kept.
+    pub(crate) fn egress_log(&self) -> Duration {
+        Duration::from_secs(u64::from(self.egress_log_days) * 24 * 3600)
     }
 
     /// The folder of images.

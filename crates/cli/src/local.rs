@@ -43,7 +43,7 @@ fn now() -> Timestamp {
     std::time::SystemTime::now().into()
 }
 
-fn random(buffer: &mut [u8]) {
+pub(crate) fn random(buffer: &mut [u8]) {
     use rand::TryRng as _;
     rand::rngs::SysRng
         .try_fill_bytes(buffer)

@@ -14,6 +14,11 @@ pub(crate) fn of_server(config: &Config) -> Outcome<()> {
     start(&config.log, config.log_format)
 }
 
+/// Begins the log of the gateway, which goes where that of its server goes.
+pub(crate) fn of_gateway(filter: &str, format: LogFormat) -> Outcome<()> {
+    start(filter, format)
+}
+
 /// Begins the log of a command: what went wrong behind its back, and more only
 /// where `COLDFRAME_LOG` asks for it.
 pub(crate) fn of_command() -> Outcome<()> {

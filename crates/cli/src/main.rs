@@ -9,6 +9,7 @@ mod commands;
 mod config;
 mod duration;
 mod error;
+mod gateway;
 #[cfg(test)]
 mod golden;
 mod guest_program;
@@ -24,12 +25,16 @@ mod variables;
 
 use std::process::ExitCode;
 
+/// The command under which this program is its own gateway.
+const GATEWAY: &str = "gateway";
+
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
-    // Two things this program does for itself. The jailer changes what belongs
+    // Three things this program does for itself. The jailer changes what belongs
     // to a single thread, so it comes before everything that may start another.
     match arguments.get(1).and_then(|word| word.to_str()) {
         Some("jail") => backends::qemu::jail::main(),
+        Some(GATEWAY) => commands::gateway(&arguments[1..]),
         Some(local::KEEPER) => local::keep(&arguments[2..]),
         _ => commands::run(&arguments),
     }

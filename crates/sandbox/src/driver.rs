@@ -30,6 +30,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use self::capture::{Asked, Capturing, captured};
 use crate::{
     backend::{Backend, Captured, Sealed, Then},
+    egress::Egress,
     host::{HostError, Sources},
     ledger::{Ledger, Recorded},
     lifecycle::{Action, Event, Fact, State, step},
@@ -114,6 +115,7 @@ pub(crate) struct Driver {
     pub(crate) link: watch::Sender<Option<Link>>,
     /// Whether it has, or had, volumes.
     pub(crate) volumes: Arc<AtomicBool>,
+    pub(crate) egress: Arc<dyn Egress>,
     /// A wish to stop that came while something was being recorded.
     pub(crate) stop: Option<Ending>,
 }
@@ -158,6 +160,7 @@ impl Driver {
             bounds: self.bounds,
             events,
             link: self.link.clone(),
+            egress: self.egress.clone(),
             still,
         };
         let mut working = Box::pin(machine.run(origin));

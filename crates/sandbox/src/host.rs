@@ -27,6 +27,7 @@ use crate::{
     activity::{Activity, Stream},
     backend::{Backend, BackendError, Captured, Sealed, Then},
     driver::{Bounds, Command, Driver, Origin},
+    egress::{Egress, NoEgress},
     lifecycle::{Shelved, State},
     link::Link,
     spec::{Personality, SandboxSpec},
@@ -94,6 +95,7 @@ struct Shared {
     ledger: Arc<dyn Ledger>,
     sources: Sources,
     bounds: Bounds,
+    egress: Arc<dyn Egress>,
     driven: Mutex<HashMap<SandboxId, Handle>>,
 }
 
@@ -113,6 +115,16 @@ impl Host {
         Self::with_bounds(backend, ledger, sources, Bounds::default())
     }
 
+    /// The same with a way out for its sandboxes.
+    pub fn with_egress(
+        backend: Arc<dyn Backend>,
+        ledger: Arc<dyn Ledger>,
+        sources: Sources,
+        egress: Arc<dyn Egress>,
+    ) -> Self {
+        Self::with(backend, ledger, sources, Bounds::default(), egress)
+    }
+
     /// The same with other bounds.
     pub fn with_bounds(
         backend: Arc<dyn Backend>,
@@ -120,8 +132,18 @@ impl Host {
         sources: Sources,
         bounds: Bounds,
     ) -> Self {
+        Self::with(backend, ledger, sources, bounds, Arc::new(NoEgress))
+    }
+
+    fn with(
+        backend: Arc<dyn Backend>,
+        ledger: Arc<dyn Ledger>,
+        sources: Sources,
+        bounds: Bounds,
+        egress: Arc<dyn Egress>,
+    ) -> Self {
         let driven = Mutex::default();
-        Self { shared: Arc::new(Shared { backend, ledger, sources, bounds, driven }) }
+        Self { shared: Arc::new(Shared { backend, ledger, sources, bounds, egress, driven }) }
     }
 
     /// How strongly sandboxes are separated here.
@@ -399,6 +421,7 @@ impl Host {
             state: state_sender,
             link: link_sender,
             volumes,
+            egress: self.shared.egress.clone(),
             stop: None,
         };
         let shared = self.shared.clone();

@@ -2,8 +2,8 @@
 //!
 //! [`establish`] turns the byte pipe of a backend into one session and gives
 //! the handles; the session lives while its future is polled. A guest may open
-//! egress streams and nothing else. As long as a sandbox has no way out, every
-//! stream it opens is closed at once (S9, U21).
+//! egress streams and nothing else ([`crate::egress`]); where nobody takes them,
+//! every stream it opens is closed at once (S9, U21).
 
 use std::{io, time::Duration};
 
@@ -14,7 +14,7 @@ use guest_protocol::{
     mux::{self, Limits, Opener, Role, Session, Stream},
     preface::{self, Preface},
 };
-use tokio::time::timeout;
+use tokio::{sync::mpsc, time::timeout};
 
 pub use guest_protocol::link::Pipe;
 
@@ -49,20 +49,37 @@ pub async fn establish(
     state: Pipe,
     epoch: u32,
 ) -> io::Result<(Link, impl Future<Output = io::Result<()>> + Send + use<>)> {
+    let closing = |mut incoming: mpsc::Receiver<Stream>| async move {
+        while incoming.recv().await.is_some() {}
+    };
+    establish_taking(pipe, state, epoch, closing).await
+}
+
+/// The same, with somebody who takes the streams that the guest opens.
+pub(crate) async fn establish_taking<F, T>(
+    pipe: Box<dyn backend::Pipe>,
+    state: Pipe,
+    epoch: u32,
+    take: F,
+) -> io::Result<(Link, impl Future<Output = io::Result<()>> + Send + use<F, T>)>
+where
+    F: FnOnce(mpsc::Receiver<Stream>) -> T + Send,
+    T: Future<Output = ()> + Send,
+{
     let mut transport = Transport::new(pipe);
     let hello = Hello { version: VERSION, epoch };
     timeout(GREETING, transport.greet(&hello, state)).await.map_err(|_| {
         io::Error::new(io::ErrorKind::TimedOut, "the guest did not answer the hello")
     })??;
-    let (Session { opener, mut incoming }, driving) =
+    let (Session { opener, incoming }, driving) =
         mux::session(transport, Role::Host, Limits::default());
-    let refusing = async move { while incoming.recv().await.is_some() {} };
+    let taking = take(incoming);
     let living = async move {
-        tokio::pin!(driving, refusing);
+        tokio::pin!(driving, taking);
         // Both are polled; the session's end is the end.
         tokio::select! {
             ended = &mut driving => ended,
-            () = &mut refusing => driving.await,
+            () = &mut taking => driving.await,
         }
     };
     Ok((Link { opener }, living))

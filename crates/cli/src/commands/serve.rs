@@ -11,6 +11,7 @@ use clap::Args;
 use control::{
     Control,
     bootstrap::{Bootstrapped, FirstTokens, bootstrap},
+    egress::{StoreJournal, StoreRules},
     images::{ImageFolder, Images as _},
     ledger::StoreLedger,
     settings::{Settings, SnapshotLimits, TierLimits},
@@ -34,6 +35,7 @@ use crate::{
     config::{Config, LogFormat},
     duration,
     error::{Failure, Kind, Outcome, chain},
+    gateway::{Facts, Gateway},
     local, log, output,
     process::Signals,
     progress,
@@ -146,7 +148,11 @@ async fn serve(config: &Config) -> Outcome<u8> {
         retention: Duration::from_secs(u64::from(config.pause_retention_hours) * 3600),
     };
     let ledger = Arc::new(StoreLedger::new(store.clone(), sources).keeping(kept.retention));
-    let host = Host::new(backend, ledger, sources);
+    let rules = StoreRules::new(store.clone(), config.egress.clone());
+    let (journal, writing) = StoreJournal::new(store.clone(), sources.clock, config.egress_log());
+    let (gateway, keeping) = Gateway::new(config, Facts { rules, journal })?;
+    let (gateway_task, writing) = (tokio::spawn(keeping), tokio::spawn(writing.run()));
+    let host = Host::with_egress(backend, ledger, sources, Arc::new(gateway.clone()));
     let mut settings = Settings::new(config.region.clone());
     settings.tier = TierLimits {
         max_cpus: config.max_cpus,
@@ -156,6 +162,7 @@ async fn serve(config: &Config) -> Outcome<u8> {
     settings.networks = config.networks.clone();
     settings.egress = config.egress.clone();
     settings.snapshots = kept;
+    settings.gateway = Some(Arc::new(gateway));
     let control = Control::new(store.clone(), images.clone(), host.clone(), settings, sources)
         .map_err(failure)?;
     let control = control.with_volumes(volumes(config)?);
@@ -185,6 +192,11 @@ async fn serve(config: &Config) -> Outcome<u8> {
                 let served = serving.await;
                 drop(keeping.await);
                 control.shut_down(SETTLE).await;
+                // The gateway ends with the task that keeps it, and the journal
+                // when nobody writes into it any more.
+                gateway_task.abort();
+                drop(gateway_task.await);
+                drop(writing.await);
                 store.close().await;
                 served
             };

@@ -86,7 +86,12 @@ fn spellings(address: Ipv4Addr) -> Vec<String> {
 fn requests(host: &str) -> Vec<(Front, String)> {
     let mut all = vec![
         (Front::Proxy, format!("CONNECT {host}:80 HTTP/1.1\r\nHost: {host}:80\r\n\r\n")),
-        (Front::Proxy, format!("GET http://{host}/latest/ HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")),
+        (
+            Front::Proxy,
+            format!(
+                "GET http://{host}/latest/ HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+            ),
+        ),
     ];
     let name = host.trim_matches(['[', ']']).to_owned();
     let named = Destination::Name { name, port: 80 };

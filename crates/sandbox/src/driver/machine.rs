@@ -12,6 +12,7 @@ use tokio::{
 use crate::{
     backend::{Backend, BackendError},
     driver::{Bounds, Origin},
+    egress::{self, Egress},
     host::Sources,
     lifecycle::Event,
     link::{self, Control, ControlError, Link},
@@ -27,6 +28,7 @@ pub(super) struct Machine {
     pub(super) bounds: Bounds,
     pub(super) events: mpsc::Sender<Event>,
     pub(super) link: watch::Sender<Option<Link>>,
+    pub(super) egress: Arc<dyn Egress>,
     /// Odd while the machine stands still to be captured. A silent guest is not
     /// lost then, and hears afterwards what it missed.
     pub(super) still: watch::Receiver<u64>,
@@ -155,7 +157,9 @@ impl Machine {
             }
         };
         let begun = Instant::now();
-        let (link, living) = match link::establish(pipe, state, self.random_u32()).await {
+        let take = |incoming| egress::take(self.egress.clone(), self.id.clone(), incoming);
+        let establishing = link::establish_taking(pipe, state, self.random_u32(), take);
+        let (link, living) = match establishing.await {
             Ok(established) => established,
             Err(error) => {
                 *last = error.to_string();
