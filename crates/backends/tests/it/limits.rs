@@ -47,7 +47,7 @@ async fn a_greedy_sandbox_exhausts_only_itself() {
         };
         let beside = run(&*rig.backend, &neighbour, epoch, "user", "echo still here");
         let (greedy, beside) =
-            timeout(BOUND, async { tokio::join!(greedy, beside) }).await.unwrap();
+            timeout(BOUND, Box::pin(async { tokio::join!(greedy, beside) })).await.unwrap();
         println!("{what}: {}", greedy.chars().take(200).collect::<String>());
         assert_eq!(beside.unwrap().trim(), "still here", "{what}");
         if let Ok(console) = rig.backend.console(&id).await {

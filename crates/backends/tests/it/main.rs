@@ -10,9 +10,14 @@
 mod confinement;
 mod contract;
 mod cost;
+mod egress;
 mod endings;
+#[path = "../../../guest/tests/it/gateway.rs"]
+mod gateway;
 mod interruption;
 mod limits;
+#[path = "../../../guest/tests/it/modes.rs"]
+mod modes;
 mod rig;
 mod scale;
 mod snapshot;

@@ -184,6 +184,7 @@ pub(crate) fn captures(mode: Mode) -> bool {
 fn add_routes(mode: Mode) -> io::Result<()> {
     let netlink = Netlink::open()?;
     for family in FAMILIES {
+        netlink.add(family, Entry::Address)?;
         netlink.add(family, Entry::Groups)?;
         netlink.add(family, Entry::Everything)?;
         netlink.add(family, Entry::Tcp)?;
@@ -200,7 +201,10 @@ fn add_routes(mode: Mode) -> io::Result<()> {
 fn remove_routes() -> io::Result<()> {
     let netlink = Netlink::open()?;
     for family in FAMILIES {
-        for entry in [Entry::Tcp, Entry::Dns, Entry::Udp, Entry::Everything, Entry::Groups] {
+        for entry in [Entry::Tcp, Entry::Dns, Entry::Udp] {
+            netlink.remove(family, entry)?;
+        }
+        for entry in [Entry::Everything, Entry::Groups, Entry::Address] {
             netlink.remove(family, entry)?;
         }
     }

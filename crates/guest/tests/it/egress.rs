@@ -1,6 +1,6 @@
 //! The way out, against a gateway that only writes down what it is asked.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use guest_protocol::{
     control::{Mode, Network, Request, Response},
@@ -12,12 +12,11 @@ use crate::{
     gateway::Gateway,
     guest,
     host::Host,
+    modes::{MODES, PROBE, compare},
     processes::{finish, pid, run, shell, start},
 };
 
 const ROOT: (&str, &str) = ("authorization", "Basic cm9vdDo=");
-const PROBE: &str = include_str!("probe.py");
-const MODES: [Mode; 5] = [Mode::Off, Mode::Brokered, Mode::Restricted, Mode::Mediated, Mode::Open];
 
 async fn set(host: &Host, mode: Mode) -> Response {
     let proxy = ("https_proxy".to_owned(), "http://127.0.0.1:8789".to_owned());
@@ -45,80 +44,6 @@ async fn python(host: &Host, headers: &[(&str, &str)], script: &str) -> String {
     let run = finish(&mut start(host, headers, &message).await).await;
     assert_eq!(run.end["exitCode"], json!(0), "{} {}", run.stdout, run.stderr);
     run.stdout
-}
-
-/// What the probe should find in a mode.
-pub(crate) fn expected(mode: Mode) -> BTreeMap<&'static str, Value> {
-    let mut all = BTreeMap::new();
-    let (unreachable, refused) = (json!("ENETUNREACH"), json!("ECONNREFUSED"));
-    let ways = [
-        "tcp4",
-        "tcp6",
-        "mapped",
-        "refused",
-        "elsewhere",
-        "elsewhere6",
-        "elsewhere_tcp",
-        "udp4",
-        "udp6",
-        "raw_udp",
-        "icmp",
-        "icmp6",
-        "broadcast",
-        "multicast",
-    ];
-    all.extend(ways.map(|way| (way, unreachable.clone())));
-    all.extend(["local", "local6"].map(|way| (way, refused.clone())));
-    // Nobody listens at the resolver's address.
-    let names = ["name4", "name6", "same", "unlisted", "text"];
-    all.extend(names.map(|way| (way, refused.clone())));
-    if mode >= Mode::Brokered {
-        all.insert("named", json!("GET /model/v1 HTTP/1.1 by 0"));
-    }
-    if mode < Mode::Restricted {
-        return all;
-    }
-    all.extend([
-        ("proxy", json!("CONNECT example.test:443 HTTP/1.1 by 0")),
-        ("tcp4", json!("hello to 93.184.216.34 443")),
-        ("tcp6", json!("hello to 2001:db8::5 8443")),
-        ("mapped", json!("hello to 1.2.3.4 80")),
-        ("refused", json!("ECONNRESET")),
-        ("unlisted", json!("rcode 3")),
-        ("text", json!("rcode 3")),
-    ]);
-    if mode == Mode::Open {
-        let datagrams = json!(["one", "two", 20000]);
-        all.extend([("udp4", datagrams.clone()), ("udp6", datagrams)]);
-        // The gateway of this test has no real answers.
-        let names = ["same", "elsewhere", "elsewhere6", "elsewhere_tcp"];
-        all.extend(names.map(|way| (way, json!("nothing"))));
-        all.insert("same", json!(true));
-        all.remove("name4");
-        all.remove("name6");
-    } else {
-        let first = json!("198.18.0.1");
-        all.extend(["elsewhere", "elsewhere6", "elsewhere_tcp"].map(|way| (way, first.clone())));
-        all.extend([
-            ("name4", json!("hello to good.test 443")),
-            ("name6", json!("hello to good.test 444")),
-            ("same", json!(true)),
-        ]);
-    }
-    all
-}
-
-#[track_caller]
-pub(crate) fn compare(mode: Mode, found: &Value) {
-    for (way, outcome) in expected(mode) {
-        assert_eq!(found[way], outcome, "{way} in {mode:?}: {found}");
-    }
-    for port in ["named", "proxy"] {
-        if !expected(mode).contains_key(port) {
-            let text = found[port].as_str().unwrap_or_default();
-            assert!(text.starts_with("HTTP/1.1 403") && text.contains("mode_denied"), "{text}");
-        }
-    }
 }
 
 /// S9, S10, U3, U24, U29: each mode has its ways out and no others, for programs

@@ -11,6 +11,7 @@ mod files;
 mod gateway;
 mod guest;
 mod host;
+mod modes;
 mod processes;
 mod survival;
 mod watching;

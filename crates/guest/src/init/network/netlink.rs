@@ -3,11 +3,17 @@
 //! One request and its answer at a time. What is added twice or removed twice is
 //! as it should be, and no error: somebody who is root inside may have been here.
 
-use std::{io, os::fd::OwnedFd};
+use std::{
+    io,
+    net::{Ipv4Addr, Ipv6Addr},
+    os::fd::OwnedFd,
+};
 
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
 };
+
+use crate::relay::names;
 
 /// The table that makes every address one of this machine.
 const TABLE: u8 = 88;
@@ -33,6 +39,9 @@ pub(super) enum Entry {
     Everything,
     /// In the table: what has many receivers is not, and finds no other route.
     Groups,
+    /// An address of `lo` beside the one it always has: the C library resolves
+    /// no name of a family of which this machine has nothing but that.
+    Address,
     /// TCP looks into the table.
     Tcp,
     /// UDP to port 53 does.
@@ -60,7 +69,7 @@ impl Netlink {
 
     /// Makes it not be there.
     pub(super) fn remove(&self, family: Family, entry: Entry) -> io::Result<()> {
-        self.ask(family, entry, false, 0, &[libc::ENOENT, libc::ESRCH])
+        self.ask(family, entry, false, 0, &[libc::ENOENT, libc::ESRCH, libc::EADDRNOTAVAIL])
     }
 
     fn ask(
@@ -95,6 +104,8 @@ fn message(family: Family, entry: Entry, add: bool, flags: u16) -> Vec<u8> {
     let kind = match (entry, add) {
         (Entry::Everything | Entry::Groups, true) => libc::RTM_NEWROUTE,
         (Entry::Everything | Entry::Groups, false) => libc::RTM_DELROUTE,
+        (Entry::Address, true) => libc::RTM_NEWADDR,
+        (Entry::Address, false) => libc::RTM_DELADDR,
         (_, true) => libc::RTM_NEWRULE,
         (_, false) => libc::RTM_DELRULE,
     };
@@ -107,6 +118,7 @@ fn message(family: Family, entry: Entry, add: bool, flags: u16) -> Vec<u8> {
     match entry {
         Entry::Everything => everything(&mut message, family),
         Entry::Groups => groups(&mut message, family),
+        Entry::Address => address(&mut message, family),
         Entry::Tcp => rule(&mut message, family, PRIORITY, libc::IPPROTO_TCP, None),
         Entry::Dns => rule(&mut message, family, PRIORITY + 1, libc::IPPROTO_UDP, Some(53)),
         Entry::Udp => rule(&mut message, family, PRIORITY + 2, libc::IPPROTO_UDP, None),
@@ -116,7 +128,8 @@ fn message(family: Family, entry: Entry, add: bool, flags: u16) -> Vec<u8> {
     message
 }
 
-/// `local default dev lo`, for IPv4 with `src 127.0.0.1`.
+/// `local default dev lo src 127.0.0.1`, or `src ::1`: an answer to a program
+/// must find the program, not the capture.
 fn everything(message: &mut Vec<u8>, family: Family) {
     let scope = match family {
         Family::V4 => libc::RT_SCOPE_HOST,
@@ -124,8 +137,13 @@ fn everything(message: &mut Vec<u8>, family: Family) {
     };
     route(message, family, 0, scope, libc::RTN_LOCAL);
     attribute(message, libc::RTA_OIF, &LOOPBACK.to_ne_bytes());
-    if family == Family::V4 {
-        attribute(message, libc::RTA_PREFSRC, &[127, 0, 0, 1]);
+    match family {
+        Family::V4 => {
+            attribute(message, libc::RTA_PREFSRC, &Ipv4Addr::LOCALHOST.octets());
+        }
+        Family::V6 => {
+            attribute(message, libc::RTA_PREFSRC, &Ipv6Addr::LOCALHOST.octets());
+        }
     }
 }
 
@@ -145,6 +163,20 @@ fn route(message: &mut Vec<u8>, family: Family, bits: u8, scope: u8, kind: u8) {
     let head = [number(family), bits, 0, 0, TABLE, PROTOCOL_STATIC, scope, kind];
     message.extend_from_slice(&head);
     message.extend_from_slice(&[0; 4]);
+}
+
+/// `127.0.0.2/8` and the first of our own addresses, on `lo`.
+fn address(message: &mut Vec<u8>, family: Family) {
+    const NO_DUPLICATE_CHECK: u8 = 2;
+    let (bits, octets) = match family {
+        Family::V4 => (8, vec![127, 0, 0, 2]),
+        Family::V6 => (128, names::first6().octets().to_vec()),
+    };
+    let scope = libc::RT_SCOPE_HOST;
+    message.extend_from_slice(&[number(family), bits, NO_DUPLICATE_CHECK, scope]);
+    message.extend_from_slice(&LOOPBACK.to_ne_bytes());
+    attribute(message, libc::IFA_LOCAL, &octets);
+    attribute(message, libc::IFA_ADDRESS, &octets);
 }
 
 /// `from all ipproto … [dport …] lookup TABLE`.
@@ -186,7 +218,8 @@ mod tests {
 
     #[test]
     fn a_message_says_its_length_and_holds_whole_words() {
-        for entry in [Entry::Everything, Entry::Groups, Entry::Tcp, Entry::Dns, Entry::Udp] {
+        let rules = [Entry::Tcp, Entry::Dns, Entry::Udp];
+        for entry in [Entry::Everything, Entry::Groups, Entry::Address].into_iter().chain(rules) {
             for family in FAMILIES {
                 let message = message(family, entry, true, 0);
                 assert_eq!(message[..4], (message.len() as u32).to_ne_bytes());
