@@ -311,8 +311,22 @@ fn from_store(error: object_store::Error) -> ObjectError {
         Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
             ObjectError::Denied(Box::new(error))
         }
+        error if is_refusal(&error) => ObjectError::Denied(Box::new(error)),
         error => ObjectError::Unavailable(Box::new(error)),
     }
+}
+
+/// Whether a request was answered with 401 or 403. Of a list, the library tells
+/// that in its text alone.
+fn is_refusal(error: &object_store::Error) -> bool {
+    let causes =
+        std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
+    causes.into_iter().any(|cause| {
+        let text = cause.to_string();
+        ["status code: 401", "status code: 403"]
+            .iter()
+            .any(|status| text.starts_with("Server returned") && text.contains(status))
+    })
 }
 
 #[cfg(test)]

@@ -194,19 +194,15 @@ fn mount_in_child(slot: u8, path: &str, owner: u32) -> io::Result<()> {
 fn unmount_in_child(slot: u8, path: &str) -> io::Result<()> {
     let device = format!("/dev/{}", disk(slot));
     let number = number_of(&device)?;
-    match walk(path, false) {
-        Ok((parent, name)) => {
-            let mounted = statat(&parent, &name, AtFlags::SYMLINK_NOFOLLOW)
-                .is_ok_and(|found| found.st_dev == number);
-            if mounted {
-                // Relative to a folder that is held: no link is followed.
-                rustix::process::fchdir(&parent)?;
-                unmount(&name, UnmountFlags::NOFOLLOW)?;
-            }
+    // A place that cannot be reached is none where it was mounted.
+    if let Ok((parent, name)) = walk(path, false) {
+        let mounted = statat(&parent, &name, AtFlags::SYMLINK_NOFOLLOW)
+            .is_ok_and(|found| found.st_dev == number);
+        if mounted {
+            // Relative to a folder that is held: no link is followed.
+            rustix::process::fchdir(&parent)?;
+            unmount(&name, UnmountFlags::NOFOLLOW)?;
         }
-        // The workload took the place away, so nothing is mounted there.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error),
     }
     // Root inside can have mounted it a second time. The kernel knows.
     let alone = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
