@@ -419,15 +419,16 @@ impl Control {
         made: Result<(), Error>,
     ) -> Result<(), Error> {
         let Err(error) = made else {
-            // It is ready, or was given up by a server that came after us.
-            let _: store::sandboxes::Moved = self.store().settle_volume(&volume.id, None).await?;
+            let moved = self.store().settle_volume(&volume.id, None).await?;
+            tracing::debug!(volume.id = %volume.id, ?moved, "a volume was made");
             return Ok(());
         };
         tracing::warn!(volume.id = %volume.id, error = &error as &dyn std::error::Error, "a volume could not be made");
         let (disks, id) = (self.volumes()?.disks.clone(), volume.id.clone());
         blocking(move || disks.remove(&id)).await.map_err(disk_failed)?;
         let why = error.to_string();
-        let _: store::sandboxes::Moved = self.store().settle_volume(&volume.id, Some(&why)).await?;
+        let moved = self.store().settle_volume(&volume.id, Some(&why)).await?;
+        tracing::debug!(volume.id = %volume.id, ?moved, "a volume was given up");
         if volume.source.is_some() {
             // Its row says why, also to a client that did not wait.
             return Ok(());

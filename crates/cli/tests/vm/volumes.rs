@@ -136,3 +136,47 @@ fn a_link_in_the_way_is_not_followed() {
     assert!(said(&service, &sandbox, "ls /etc").lines().all(|name| name != "x"));
     service.ok(&["volume", "attach", "data", &sandbox]);
 }
+
+/// S37, K13, U13, U37: through pauses a volume stays where it is: nothing that
+/// was written is lost, nobody else gets it, and no copy of its sandbox is made.
+#[test]
+fn a_paused_sandbox_keeps_its_volume() {
+    let Some(mut service) = Service::start() else { return };
+    service.ok(&["volume", "create", "data", "--size-mb", "64"]);
+    let sandbox = service.create(&["--volume", "data"]);
+    let digests = said(&service, &sandbox, FILL);
+    let counting = "(i=0; while true; do echo $i >> /persist/log; i=$((i+1)); sleep 0.01; done) \
+                    > /dev/null 2>&1 & echo begun";
+    said(&service, &sandbox, counting);
+    for copy in [["sandbox", "fork", &sandbox].as_slice(), &["snapshot", "create", &sandbox, "x"]] {
+        assert!(refused(&service, copy).contains("volume"), "{copy:?}");
+    }
+    let lines = |service: &Service| -> u64 {
+        said(service, &sandbox, "wc -l < /persist/log").trim().parse().expect("a number")
+    };
+    let mut before = lines(&service);
+    for round in 0..crate::site::full(4, 100) {
+        service.ok(&["sandbox", "pause", &sandbox]);
+        let other = service.ok(&["volume", "get", "data", "--json"]);
+        assert!(other.contains(&sandbox), "{other}");
+        assert!(refused(&service, &["volume", "checkpoint", "data"]).contains("resume it first"));
+        if round == 1 {
+            assert_eq!(service.end("-KILL"), None);
+            service.again();
+        }
+        service.ok(&["sandbox", "resume", &sandbox]);
+        let after = lines(&service);
+        assert!(after > before, "round {round}: {before} then {after}");
+        before = after;
+    }
+    let whole = "awk '$1 != NR - 1 { bad = 1 } END { print bad + 0 }' /persist/log";
+    assert_eq!(said(&service, &sandbox, whole), "0\n");
+    assert_eq!(said(&service, &sandbox, DIGESTS), digests);
+    // What a paused sandbox had written is there when it ends without a resume.
+    said(&service, &sandbox, "pkill -f '[p]ersist/log'; echo last > /persist/last");
+    service.ok(&["sandbox", "pause", &sandbox]);
+    service.ok(&["sandbox", "kill", &sandbox]);
+    let next = service.create(&["--volume", "data"]);
+    assert_eq!(said(&service, &next, "cat /persist/last"), "last\n");
+    assert_eq!(said(&service, &next, DIGESTS), digests);
+}

@@ -152,6 +152,7 @@ impl Control {
     /// Pauses. Owned by the tracker, not by a request.
     async fn pause(&self, row: &Sandbox, line: &AuditLine) -> Result<(), Error> {
         self.refuse_with_moving_volumes(&row.id).await?;
+        self.flush_volumes(&row.id).await?;
         let (snapshot, sealed) = self.planned(row, &row.owner, Purpose::Pause);
         let paused = match self.add_planned(&snapshot, &sealed, line).await {
             Ok(()) => match self.host().pause(&row.id, sealed).await {

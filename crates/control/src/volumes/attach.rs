@@ -161,7 +161,7 @@ impl Control {
     }
 
     /// What the slots of a paused sandbox's machine held, for its resume.
-    pub async fn disks_of(&self, id: &SandboxId) -> Result<Vec<Disk>, Error> {
+    pub(crate) async fn disks_of(&self, id: &SandboxId) -> Result<Vec<Disk>, Error> {
         let mounted = self.mounted_volumes(id).await?;
         if mounted.is_empty() {
             return Ok(Vec::new());
@@ -178,7 +178,7 @@ impl Control {
 
     /// Refuses to copy a sandbox that has a volume: two machines would write
     /// into one disk (U37).
-    pub async fn refuse_with_volumes(&self, id: &SandboxId) -> Result<(), Error> {
+    pub(crate) async fn refuse_with_volumes(&self, id: &SandboxId) -> Result<(), Error> {
         match self.store().attachments_of(id).await?.first() {
             None => Ok(()),
             Some(_) => Err(Error::Conflict {
@@ -190,7 +190,7 @@ impl Control {
 
     /// Refuses to pause a sandbox whose volume is just being attached or
     /// detached: what its memory says would not be what its slots hold.
-    pub async fn refuse_with_moving_volumes(&self, id: &SandboxId) -> Result<(), Error> {
+    pub(crate) async fn refuse_with_moving_volumes(&self, id: &SandboxId) -> Result<(), Error> {
         let moving = self.store().attachments_of(id).await?;
         match moving.iter().find(|lease| lease.state != AttachmentState::Attached) {
             None => Ok(()),
@@ -199,6 +199,17 @@ impl Control {
                 detail: format!("volume {} is {}; try again", lease.volume, lease.state.as_str()),
             }),
         }
+    }
+
+    /// Has what waits to be written to volumes written, before their sandbox is
+    /// captured: what is in its memory only would be lost if it never resumed.
+    pub(crate) async fn flush_volumes(&self, id: &SandboxId) -> Result<(), Error> {
+        if !self.store().attachments_of(id).await?.is_empty()
+            && let Err(error) = self.host().flush(id).await
+        {
+            tracing::warn!(sandbox.id = %id, %error, "a sandbox did not write what waited");
+        }
+        Ok(())
     }
 
     /// Judges the volumes that a new sandbox is to have.
