@@ -180,3 +180,80 @@ fn a_paused_sandbox_keeps_its_volume() {
     assert_eq!(said(&service, &next, "cat /persist/last"), "last\n");
     assert_eq!(said(&service, &next, DIGESTS), digests);
 }
+
+/// Begins a client command, kills the server after a moment, and starts it again.
+#[track_caller]
+fn cut_short(service: &mut Service, arguments: &[&str], pause_ms: u64) {
+    let mut client = service.client(arguments);
+    client.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+    let mut client = client.spawn().expect("it starts");
+    std::thread::sleep(std::time::Duration::from_millis(pause_ms));
+    assert_eq!(service.end("-KILL"), None);
+    client.wait().expect("it ends");
+    service.again();
+}
+
+/// What a volume is once nothing is under way with it; nothing where it is gone.
+#[track_caller]
+fn settled(service: &Service, volume: &str) -> Option<serde_json::Value> {
+    until("nothing is under way", || {
+        let left = left_by(&mut service.client(&["volume", "get", volume, "--json"]), None);
+        if left.code != Some(0) {
+            return Ok(None);
+        }
+        let found: serde_json::Value = serde_json::from_str(left.text()).expect("JSON");
+        let lease = found["attachment"]["state"].as_str().unwrap_or("attached");
+        let state = found["state"].as_str().expect("a state");
+        match (state, lease) {
+            ("ready" | "failed", "attached") => Ok(Some(found)),
+            other => Err(format!("{other:?}")),
+        }
+    })
+}
+
+/// K17, S39: a server that is killed while it attaches, detaches, saves or
+/// restores leaves a volume that is attached or free, and nothing half-made that
+/// can be used.
+#[test]
+fn a_killed_server_leaves_no_volume_half_made() {
+    let Some(mut service) = Service::start() else { return };
+    service.ok(&["volume", "create", "data", "--size-mb", "64"]);
+    let sandbox = service.create(&["--volume", "data"]);
+    let digests = said(&service, &sandbox, FILL);
+    let whole = service.ok(&["volume", "checkpoint", "data"]);
+    for (round, pause_ms) in [0, 15, 40, 80, 150].into_iter().enumerate() {
+        cut_short(&mut service, &["volume", "detach", "data", &sandbox], pause_ms);
+        if settled(&service, "data").expect("it is there")["attachment"].is_object() {
+            service.ok(&["volume", "detach", "data", &sandbox]);
+        }
+        cut_short(&mut service, &["volume", "attach", "data", &sandbox], pause_ms);
+        if !settled(&service, "data").expect("it is there")["attachment"].is_object() {
+            service.ok(&["volume", "attach", "data", &sandbox]);
+        }
+        assert_eq!(said(&service, &sandbox, DIGESTS), digests, "round {round}");
+
+        cut_short(&mut service, &["volume", "checkpoint", "data"], pause_ms);
+        // Held still by a server that is gone, it is let go by the guest itself.
+        said(&service, &sandbox, "echo written > /persist/z && sync");
+        let list = service.ok(&["volume", "checkpoints", "data", "--json"]);
+        let list: Vec<serde_json::Value> = serde_json::from_str(&list).expect("JSON");
+        assert!(list.iter().all(|one| one["state"] != "making"), "{list:?}");
+
+        let copy = format!("copy-{round}");
+        cut_short(&mut service, &["volume", "restore", &whole, &copy], pause_ms);
+        if let Some(found) = settled(&service, &copy) {
+            if found["state"] == "ready" {
+                service.ok(&["volume", "attach", &copy, &sandbox, "--path", "/mnt/copy"]);
+                let found = said(&service, &sandbox, "cd /mnt/copy && sha256sum d/x y");
+                assert_eq!(found, digests, "round {round}");
+                service.ok(&["volume", "detach", &copy, &sandbox]);
+            }
+            service.ok(&["volume", "delete", &copy]);
+        }
+    }
+    let last = service.ok(&["volume", "checkpoint", "data"]);
+    service.ok(&["volume", "restore", &last, "last"]);
+    service.ok(&["volume", "attach", "last", &sandbox, "--path", "/mnt/last"]);
+    let found = said(&service, &sandbox, "cd /mnt/last && sha256sum d/x y && cat z");
+    assert_eq!(found, format!("{digests}written\n"));
+}
