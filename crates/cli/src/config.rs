@@ -20,7 +20,10 @@ use std::{
     time::Duration,
 };
 
-use control::egress::EgressSettings;
+use control::{
+    egress::EgressSettings,
+    pool::{PoolSettings, Ready},
+};
 use domain::{mode::EgressMode, region::Region};
 use store::objects::ObjectSettings;
 
@@ -57,6 +60,7 @@ pub(crate) struct Config {
     pub(crate) pause_retention_hours: u32,
     egress_log_days: u32,
     snapshot_memory_mb: Option<u64>,
+    pub(crate) pool: PoolSettings,
     /// The largest volume.
     pub(crate) max_volume_mb: u32,
     /// All volumes together.
@@ -90,7 +94,7 @@ struct Setting {
 }
 
 /// Each setting once, in the order of the reference page.
-const SETTINGS: [Setting; 32] = [
+const SETTINGS: [Setting; 34] = [
     Setting {
         key: "state_dir",
         default: "/var/lib/coldframe",
@@ -223,6 +227,22 @@ const SETTINGS: [Setting; 32] = [
         default: "<a quarter of the host's memory>",
         help: "The most memory that loaded snapshots may take, in MiB. A snapshot is loaded once for all sandboxes that start from it, and stays loaded while one of them lives.",
         set: |config, text| number(text).map(|value| config.snapshot_memory_mb = Some(value)),
+    },
+    Setting {
+        key: "warm_pool",
+        default: "",
+        help: "Machines that are kept ready, so that a sandbox of that template and size starts at once: a list such as `base:small=2, base:medium=1`.",
+        set: |config, text| {
+            let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());
+            config.pool.ready = entries.map(ready).collect::<Result<_, _>>()?;
+            Ok(())
+        },
+    },
+    Setting {
+        key: "warm_pool_memory_mb",
+        default: "4096",
+        help: "The most memory that the machines of `warm_pool` may have together, in MiB. What does not fit is not made.",
+        set: |config, text| number(text).map(|value| config.pool.memory_mib = value),
     },
     Setting {
         key: "networks",
@@ -429,6 +449,7 @@ impl Config {
             pause_retention_hours: 168,
             egress_log_days: 30,
             snapshot_memory_mb: None,
+            pool: PoolSettings { ready: Vec::new(), memory_mib: 4096 },
             max_volume_mb: 102_400,
             max_volumes_mb: 512_000,
             objects: None,
@@ -535,6 +556,18 @@ fn path(text: &str) -> Result<PathBuf, String> {
 fn list<T: std::str::FromStr<Err: std::fmt::Display>>(text: &str) -> Result<Vec<T>, String> {
     let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
     items.map(|item| item.parse().map_err(|error| format!("{error}"))).collect()
+}
+
+/// One kind of machine that is kept ready, such as `base:small=2`.
+fn ready(entry: &str) -> Result<Ready, String> {
+    let wrong = || format!("write {entry:?} like base:small=2");
+    let (kind, count) = entry.split_once('=').ok_or_else(wrong)?;
+    let (template, size) = kind.split_once(':').ok_or_else(wrong)?;
+    Ok(Ready {
+        template: template.trim().parse().map_err(|_| wrong())?,
+        size: size.trim().parse().map_err(|_| wrong())?,
+        count: count.trim().parse().map_err(|_| wrong())?,
+    })
 }
 
 fn filled(text: &str) -> Result<String, String> {

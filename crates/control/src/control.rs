@@ -26,6 +26,7 @@ use crate::{
     error::Error,
     images::Images,
     moves::Moves,
+    pool::Pool,
     settings::Settings,
     starts::Starts,
     volumes::Volumes,
@@ -49,6 +50,7 @@ struct Shared {
     tasks: TaskTracker,
     starts: Starts,
     moves: Moves,
+    pool: Pool,
     deadlines: Mutex<()>,
     volumes: OnceLock<Volumes>,
 }
@@ -82,6 +84,7 @@ impl Control {
                 tasks: TaskTracker::new(),
                 starts: Starts::default(),
                 moves: Moves::default(),
+                pool: Pool::default(),
                 deadlines: Mutex::new(()),
                 volumes: OnceLock::new(),
             }),
@@ -139,6 +142,10 @@ impl Control {
 
     pub(crate) fn starts(&self) -> &Starts {
         &self.shared.starts
+    }
+
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.shared.pool
     }
 
     pub(crate) fn moves(&self) -> &Moves {

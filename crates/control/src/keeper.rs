@@ -39,6 +39,10 @@ enum Why {
 impl Control {
     /// Tends until `stop`.
     pub async fn keep(self, stop: CancellationToken) {
+        tokio::join!(self.keep_pool(&stop), self.keep_tending(&stop));
+    }
+
+    async fn keep_tending(&self, stop: &CancellationToken) {
         loop {
             if let Err(error) = self.tend().await {
                 let error = &error as &dyn std::error::Error;

@@ -32,6 +32,7 @@ pub mod keeper;
 pub mod ledger;
 pub mod limits;
 pub mod page;
+pub mod pool;
 pub mod recovery;
 pub mod sandboxes;
 pub mod sessions;

@@ -4,7 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use domain::{isolation::IsolationClass, mode::EgressMode, region::Region, size::Resources};
 
-use crate::egress::{EgressSettings, Gateway};
+use crate::{
+    egress::{EgressSettings, Gateway},
+    pool::PoolSettings,
+};
 
 /// The rules of an installation.
 #[derive(Clone, Debug)]
@@ -17,6 +20,8 @@ pub struct Settings {
     pub least_isolation: IsolationClass,
     /// What is kept of sandboxes, and for how long.
     pub snapshots: SnapshotLimits,
+    /// Machines that are made ahead.
+    pub pool: PoolSettings,
     /// What a sandbox may be allowed to reach here.
     pub networks: Vec<EgressMode>,
     /// What judges it. Without one, nothing but `off` is possible.
@@ -76,6 +81,7 @@ impl Settings {
             tier: TierLimits::default(),
             least_isolation: IsolationClass::Microvm,
             snapshots: SnapshotLimits::default(),
+            pool: PoolSettings::default(),
             networks: vec![EgressMode::Off],
             gateway: None,
             egress: EgressSettings::default(),

@@ -18,6 +18,8 @@ mod fork;
 mod guest;
 #[path = "use_cases/pause.rs"]
 mod pause;
+#[path = "use_cases/pool.rs"]
+mod pool;
 #[path = "use_cases/record.rs"]
 mod record;
 #[path = "use_cases/recovery.rs"]

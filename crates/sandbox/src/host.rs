@@ -238,6 +238,29 @@ impl Host {
         }
     }
 
+    /// Makes a machine that no driver owns: it is nobody until a sandbox with its
+    /// id is started.
+    pub async fn make_ready(&self, id: &SandboxId, spec: &SandboxSpec) -> Result<(), HostError> {
+        let made = async {
+            self.shared.backend.prepare(spec).await?;
+            self.shared.backend.create(id, spec).await
+        };
+        let bound = self.shared.bounds.prepare + self.shared.bounds.create;
+        let late = |_| BackendError::failed("making a machine ahead", "it took too long");
+        let made = tokio::time::timeout(bound, made).await.map_err(late);
+        made.and_then(|made| made).map_err(HostError::Backend)
+    }
+
+    /// Removes a machine that no driver owns.
+    pub async fn unmake(&self, id: &SandboxId) -> Result<(), HostError> {
+        self.shared.backend.destroy(id).await.map_err(HostError::Backend)
+    }
+
+    /// Waits until a machine has ended.
+    pub async fn gone(&self, id: &SandboxId) {
+        self.shared.backend.wait(id).await;
+    }
+
     /// Says whether a sandbox can be started from a snapshot here, now.
     pub async fn loadable(&self, snapshot: &SnapshotId) -> Result<(), HostError> {
         self.shared.backend.loadable(snapshot).await.map_err(HostError::Backend)

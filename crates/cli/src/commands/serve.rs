@@ -163,6 +163,7 @@ async fn serve(config: &Config) -> Outcome<u8> {
     settings.egress = config.egress.clone();
     settings.snapshots = kept;
     settings.gateway = Some(Arc::new(gateway));
+    settings.pool = config.pool.clone();
     let control = Control::new(store.clone(), images.clone(), host.clone(), settings, sources)
         .map_err(failure)?;
     let control = control.with_volumes(volumes(config)?);

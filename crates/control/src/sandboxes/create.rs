@@ -53,6 +53,10 @@ const REMOVAL: Duration = Duration::from_secs(75);
 
 /// What a sandbox starts from, found and checked.
 struct Origin {
+    /// The id of a machine that is ready, or a new one.
+    id: SandboxId,
+    /// Whether it is that of a machine.
+    claimed: bool,
     image: Image,
     source: Source,
     template: TemplateName,
@@ -66,7 +70,7 @@ impl Control {
     pub async fn create_sandbox(&self, caller: &Caller, new: NewSandbox) -> Result<Sandbox, Error> {
         let action = Action::SandboxCreate;
         let told = describe(&new);
-        let (permit, image, source, row) = match self.judge_create(caller, &new).await {
+        let (permit, image, source, row, claimed) = match self.judge_create(caller, &new).await {
             Ok(judged) => judged,
             Err(error) => return Err(self.refuse(caller, action, None, told, error).await),
         };
@@ -77,7 +81,12 @@ impl Control {
 
         // Before the row is there, so that whoever finds it finds the start too.
         let start = self.starts().begin(row.id.clone());
-        let refusal = match self.store().add_sandbox(&row, &fingerprint, most, &line).await? {
+        let added = self.store().add_sandbox(&row, &fingerprint, most, &line).await;
+        if claimed && !matches!(added, Ok(Added::New)) {
+            // The machine was claimed for a sandbox that is not made.
+            self.unmake(&row.id).await;
+        }
+        let refusal = match added? {
             Added::New => {
                 let id = row.id.clone();
                 let spec =
@@ -117,7 +126,7 @@ impl Control {
         &self,
         caller: &Caller,
         new: &NewSandbox,
-    ) -> Result<(Permit, Image, Source, Sandbox), Error> {
+    ) -> Result<(Permit, Image, Source, Sandbox, bool), Error> {
         let permit = may(caller, Action::SandboxCreate, Owner::Caller)?;
         let settings = self.settings();
         self.available(new.network.mode)?;
@@ -130,7 +139,7 @@ impl Control {
         let origin = self.origin(caller, new).await?;
         self.judge_mounts(caller, &new.volumes, new.idempotency_key.is_some()).await?;
         let row = Sandbox {
-            id: SandboxId::from_random(self.random()),
+            id: origin.id,
             alias: Alias::from_random(self.random()),
             organization: caller.organization.clone(),
             owner: caller.user.clone(),
@@ -159,16 +168,20 @@ impl Control {
             parent: origin.parent,
             generation: 0,
         };
-        Ok((permit, origin.image, origin.source, row))
+        Ok((permit, origin.image, origin.source, row, origin.claimed))
     }
 
     /// What it starts from: a template, or a snapshot of the organisation.
     async fn origin(&self, caller: &Caller, new: &NewSandbox) -> Result<Origin, Error> {
         let tier = &self.settings().tier;
         let Some(which) = &new.snapshot else {
+            let (resources, image) = (new.size.resources(tier)?, self.template(new).await?);
+            let ready = self.pool().claim(image.digest, resources);
             return Ok(Origin {
-                resources: new.size.resources(tier)?,
-                image: self.template(new).await?,
+                claimed: ready.is_some(),
+                id: ready.unwrap_or_else(|| SandboxId::from_random(self.random())),
+                resources,
+                image,
                 source: Source::Template,
                 template: new.template.clone(),
                 size: new.size.class(),
@@ -187,6 +200,8 @@ impl Control {
             return Err(Error::invalid("snapshot", detail));
         }
         Ok(Origin {
+            claimed: false,
+            id: SandboxId::from_random(self.random()),
             image: self.image_of(&snapshot.template, snapshot.image).await?,
             source: Source::Snapshot(self.opened(&snapshot).await?),
             resources,

@@ -16,6 +16,7 @@ use control::{
     images::{ImageSummary, Images, ImagesError},
     ledger::StoreLedger,
     page::Limit,
+    pool::PoolSettings,
     sandboxes::NewSandbox,
     settings::{Settings, TierLimits},
 };
@@ -107,6 +108,21 @@ impl Installation {
         Self { control, host, ..self }
     }
 
+    /// The same installation with machines that are made ahead.
+    pub(crate) async fn pooled(self, pool: PoolSettings) -> Self {
+        self.pooled_with(pool, TierLimits::default()).await
+    }
+
+    pub(crate) async fn pooled_with(self, pool: PoolSettings, tier: TierLimits) -> Self {
+        self.host.release().await;
+        let ledger = StoreLedger::new(self.store.clone(), sources());
+        let settings = Settings { tier, pool, ..Settings::new(Region::local()) };
+        let (control, host) =
+            compose_settings(&self.store, &self.backend, &self.gateway, settings, ledger)
+                .expect("it fits");
+        Self { control, host, ..self }
+    }
+
     /// A caller of another organisation.
     pub(crate) async fn stranger(&self) -> Caller {
         let now = (sources().clock)();
@@ -174,15 +190,25 @@ fn compose_with(
     tier: TierLimits,
     ledger: StoreLedger,
 ) -> Result<(Control, Host), Error> {
+    let settings = Settings { tier, ..Settings::new(Region::local()) };
+    compose_settings(store, backend, gateway, settings, ledger)
+}
+
+fn compose_settings(
+    store: &Store,
+    backend: &GatedBackend,
+    gateway: &FakeGateway,
+    settings: Settings,
+    ledger: StoreLedger,
+) -> Result<(Control, Host), Error> {
     let told: Arc<dyn Gateway> = Arc::new(gateway.clone());
     let ledger = ledger.with_gateway(Some(told.clone()));
     let host = Host::new(Arc::new(backend.clone()), Arc::new(ledger), sources());
     use EgressMode::{Brokered, Mediated, Off, Restricted};
     let settings = Settings {
-        tier,
         networks: vec![Off, Brokered, Restricted, Mediated],
         gateway: Some(told),
-        ..Settings::new(Region::local())
+        ..settings
     };
     let control =
         Control::new(store.clone(), Arc::new(OneImage), host.clone(), settings, sources())?;

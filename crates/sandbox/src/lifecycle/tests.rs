@@ -1,3 +1,5 @@
+//! Paths through a life, by hand and by chance.
+
 use proptest::prelude::*;
 
 use super::*;
