@@ -13,6 +13,8 @@
 //! - There is no setting for a secret. Tokens come from `COLDFRAME_TOKEN` or a
 //!   private file ([`crate::remote`]), so a configuration can be shown to anyone.
 
+mod settings;
+
 use std::{
     ffi::OsString,
     net::SocketAddr,
@@ -20,13 +22,11 @@ use std::{
     time::Duration,
 };
 
-use control::{
-    egress::EgressSettings,
-    pool::{PoolSettings, Ready},
-};
+use control::{egress::EgressSettings, pool::PoolSettings};
 use domain::{mode::EgressMode, region::Region};
 use store::objects::ObjectSettings;
 
+use self::settings::SETTINGS;
 use crate::error::Failure;
 
 /// Where the file is unless said otherwise.
@@ -83,264 +83,6 @@ pub(crate) enum LogFormat {
     /// One JSON object per line.
     Json,
 }
-
-/// One setting, as text, before it is understood.
-#[cfg_attr(not(test), expect(dead_code, reason = "a test makes the reference page of them"))]
-struct Setting {
-    key: &'static str,
-    default: &'static str,
-    help: &'static str,
-    set: fn(&mut Config, &str) -> Result<(), String>,
-}
-
-/// Each setting once, in the order of the reference page.
-const SETTINGS: [Setting; 34] = [
-    Setting {
-        key: "state_dir",
-        default: "/var/lib/coldframe",
-        help: "Folder for everything that is kept: the database, tokens, sandboxes, and, unless set otherwise, images and templates. Only its owner may enter it.",
-        set: |config, text| path(text).map(|value| config.state_dir = value),
-    },
-    Setting {
-        key: "images",
-        default: "<state_dir>/images",
-        help: "Folder with one folder for each image and the public keys that are trusted.",
-        set: |config, text| path(text).map(|value| config.images = Some(value)),
-    },
-    Setting {
-        key: "cache_dir",
-        default: "<state_dir>/cache",
-        help: "Folder for what machines are made from: booted templates, and the copy of QEMU that they are confined to. The server and `coldframe run` share it. It can be emptied while nothing runs; the next start makes what it needs.",
-        set: |config, text| path(text).map(|value| config.cache_dir = Some(value)),
-    },
-    Setting {
-        key: "qemu",
-        default: "/usr/bin/qemu-system-x86_64",
-        help: "The QEMU to run machines with, 7.2 or later.",
-        set: |config, text| path(text).map(|value| config.qemu = value),
-    },
-    Setting {
-        key: "uid_base",
-        default: "2000000000",
-        help: "The first of 65,536 user ids that machines run as, one for each. Nothing else on this host may use them.",
-        set: |config, text| number(text).map(|value| config.uid_base = value),
-    },
-    Setting {
-        key: "gateway_uid",
-        default: "1999999999",
-        help: "The user id that the gateway runs as. Nothing else on this host may use it.",
-        set: |config, text| number(text).map(|value| config.gateway_uid = value),
-    },
-    Setting {
-        key: "dns_servers",
-        default: "",
-        help: "Servers, separated by commas, at which the gateway looks names up, such as `192.0.2.1:53`. Without any, those of the system.",
-        set: |config, text| {
-            let servers = text.split(',').map(str::trim).filter(|server| !server.is_empty());
-            let parsed = servers.map(str::parse).collect::<Result<_, _>>();
-            config.dns_servers = parsed.map_err(|_| "write each like 192.0.2.1:53")?;
-            Ok(())
-        },
-    },
-    Setting {
-        key: "upstream_roots",
-        default: "",
-        help: "File with the certificates, in PEM, that destinations are verified against where the gateway itself speaks TLS: named upstreams and intercepted hosts. It must be readable for the gateway's user. Without one, those of the system.",
-        set: |config, text| {
-            config.upstream_roots = if text.is_empty() { None } else { Some(path(text)?) };
-            Ok(())
-        },
-    },
-    Setting {
-        key: "database",
-        default: "sqlite://<state_dir>/coldframe.db",
-        help: "Where the server remembers: `sqlite:///path/file.db` or `postgres://user@host/name`.",
-        set: |config, text| filled(text).map(|value| config.database = Some(value)),
-    },
-    Setting {
-        key: "listen",
-        default: "127.0.0.1:7070",
-        help: "Address and port the server listens on. It speaks plain HTTP: for other machines, put a TLS proxy in front.",
-        set: |config, text| {
-            let address = text.parse().map_err(|_| "write it like 127.0.0.1:7070")?;
-            config.listen = address;
-            Ok(())
-        },
-    },
-    Setting {
-        key: "names",
-        default: "",
-        help: "Names, separated by commas, under which clients may address the server, beside this machine's own. Requests to another name are refused, so that a web page cannot reach the server under a name of its own. On an address that is not loopback, an empty list means any name.",
-        set: |config, text| {
-            let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
-            config.names = names.map(str::to_owned).collect();
-            Ok(())
-        },
-    },
-    Setting {
-        key: "region",
-        default: "local",
-        help: "Name of the region this installation belongs to. It is fixed at the first start.",
-        set: |config, text| {
-            config.region = text.parse().map_err(|error| format!("{error}"))?;
-            Ok(())
-        },
-    },
-    Setting {
-        key: "max_cpus",
-        default: "4",
-        help: "The most processors one sandbox may have.",
-        set: |config, text| number(text).map(|value| config.max_cpus = value),
-    },
-    Setting {
-        key: "max_memory_mb",
-        default: "8192",
-        help: "The most memory one sandbox may have, in MiB.",
-        set: |config, text| number(text).map(|value| config.max_memory_mb = value),
-    },
-    Setting {
-        key: "max_sandboxes",
-        default: "20",
-        help: "The most sandboxes that may exist at once.",
-        set: |config, text| number(text).map(|value| config.max_sandboxes = value),
-    },
-    Setting {
-        key: "max_paused",
-        default: "20",
-        help: "The most paused sandboxes that may be kept. They count apart from those that run.",
-        set: |config, text| number(text).map(|value| config.max_paused = value),
-    },
-    Setting {
-        key: "max_snapshots",
-        default: "20",
-        help: "The most snapshots that may be kept by name.",
-        set: |config, text| number(text).map(|value| config.max_snapshots = value),
-    },
-    Setting {
-        key: "pause_retention_hours",
-        default: "168",
-        help: "How long a paused sandbox is kept, in hours. Then its snapshot is made unreadable and removed, and the sandbox has ended.",
-        set: |config, text| number(text).map(|value| config.pause_retention_hours = value),
-    },
-    Setting {
-        key: "snapshot_memory_mb",
-        default: "<a quarter of the host's memory>",
-        help: "The most memory that loaded snapshots may take, in MiB. A snapshot is loaded once for all sandboxes that start from it, and stays loaded while one of them lives.",
-        set: |config, text| number(text).map(|value| config.snapshot_memory_mb = Some(value)),
-    },
-    Setting {
-        key: "warm_pool",
-        default: "",
-        help: "Machines that are kept ready, so that a sandbox of that template and size starts at once: a list such as `base:small=2, base:medium=1`.",
-        set: |config, text| {
-            let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());
-            config.pool.ready = entries.map(ready).collect::<Result<_, _>>()?;
-            Ok(())
-        },
-    },
-    Setting {
-        key: "warm_pool_memory_mb",
-        default: "4096",
-        help: "The most memory that the machines of `warm_pool` may have together, in MiB. What does not fit is not made.",
-        set: |config, text| number(text).map(|value| config.pool.memory_mib = value),
-    },
-    Setting {
-        key: "networks",
-        default: "off,brokered,restricted,mediated",
-        help: "The modes that sandboxes may be given, separated by commas. `open` is permitted only where it stands here; `off` always is.",
-        set: |config, text| {
-            let mut modes = list::<EgressMode>(text)?;
-            modes.push(EgressMode::Off);
-            modes.sort_unstable();
-            modes.dedup();
-            config.networks = modes;
-            Ok(())
-        },
-    },
-    Setting {
-        key: "egress_exceptions",
-        default: "",
-        help: "Internal destinations that sandboxes may reach all the same, where their mode permits it: exactly `HOST:PORT` each, separated by commas.",
-        set: |config, text| list(text).map(|value| config.egress.exceptions = value),
-    },
-    Setting {
-        key: "egress_upstreams",
-        default: "",
-        help: "What named paths lead to, as `NAME=URL`, separated by commas. In every mode but `off`, programs in sandboxes reach them at `http://127.0.0.1:8788/NAME/`. They may be internal.",
-        set: |config, text| list(text).map(|value| config.egress.upstreams = value),
-    },
-    Setting {
-        key: "max_volume_mb",
-        default: "102400",
-        help: "The largest volume, in MiB.",
-        set: |config, text| number(text).map(|value| config.max_volume_mb = value),
-    },
-    Setting {
-        key: "max_volumes_mb",
-        default: "512000",
-        help: "The most MiB that all volumes may have together. A volume is refused, too, when this host's disk could not hold every volume full.",
-        set: |config, text| number(text).map(|value| config.max_volumes_mb = value),
-    },
-    Setting {
-        key: "objects",
-        default: "file://<state_dir>/objects",
-        help: "Where checkpoints of volumes are kept: `file:///folder`, or `s3://bucket/prefix`. It must be in this installation's region. Credentials for S3 are in `objects_credentials`, or in `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN` of the server's environment.",
-        set: |config, text| filled(text).map(|value| config.objects = Some(value)),
-    },
-    Setting {
-        key: "objects_endpoint",
-        default: "",
-        help: "Where S3 is spoken, such as `https://s3.example.org`; Amazon's if empty. With `http://`, data is not encrypted on its way.",
-        set: |config, text| {
-            config.objects_endpoint = Some(text.to_owned()).filter(|text| !text.is_empty());
-            Ok(())
-        },
-    },
-    Setting {
-        key: "objects_region",
-        default: "us-east-1",
-        help: "The region that requests to S3 are signed for, by the name that the S3 service has for it.",
-        set: |config, text| filled(text).map(|value| config.objects_region = value),
-    },
-    Setting {
-        key: "objects_credentials",
-        default: "",
-        help: "A file with lines `aws_access_key_id = …` and `aws_secret_access_key = …`, and `aws_session_token = …` where the credentials have one. Only its owner may read it. It is read again when it changes.",
-        set: |config, text| {
-            let file = Some(text).filter(|text| !text.is_empty());
-            config.objects_credentials = file.map(path).transpose()?;
-            Ok(())
-        },
-    },
-    Setting {
-        key: "egress_log_days",
-        default: "30",
-        help: "For how many days lines of the egress log are kept.",
-        set: |config, text| number(text).map(|value| config.egress_log_days = value),
-    },
-    Setting {
-        key: "url",
-        default: "http://127.0.0.1:7070",
-        help: "The server that `coldframe sandbox` and `coldframe token` talk to.",
-        set: |config, text| filled(text).map(|value| config.url = value),
-    },
-    Setting {
-        key: "log",
-        default: "info",
-        help: "What the server logs: `error`, `warn`, `info`, `debug`, or a list such as `info,sandbox=debug`. The log holds metadata only, at every level.",
-        set: |config, text| filled(text).map(|value| config.log = value),
-    },
-    Setting {
-        key: "log_format",
-        default: "text",
-        help: "`text` for people, `json` for programs.",
-        set: |config, text| {
-            let format = <LogFormat as clap::ValueEnum>::from_str(text, false)?;
-            config.log_format = format;
-            Ok(())
-        },
-    },
-];
 
 /// A setting that a flag gave.
 pub(crate) type Override = (&'static str, Option<String>);
@@ -545,40 +287,6 @@ fn plain(value: &toml::Value) -> Result<String, String> {
     }
 }
 
-/// A folder. It must be absolute: the server and a command are started from
-/// different places and must mean the same one.
-fn path(text: &str) -> Result<PathBuf, String> {
-    let path = PathBuf::from(text);
-    if path.is_absolute() { Ok(path) } else { Err("an absolute path is expected".to_owned()) }
-}
-
-/// Values separated by commas.
-fn list<T: std::str::FromStr<Err: std::fmt::Display>>(text: &str) -> Result<Vec<T>, String> {
-    let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
-    items.map(|item| item.parse().map_err(|error| format!("{error}"))).collect()
-}
-
-/// One kind of machine that is kept ready, such as `base:small=2`.
-fn ready(entry: &str) -> Result<Ready, String> {
-    let wrong = || format!("write {entry:?} like base:small=2");
-    let (kind, count) = entry.split_once('=').ok_or_else(wrong)?;
-    let (template, size) = kind.split_once(':').ok_or_else(wrong)?;
-    Ok(Ready {
-        template: template.trim().parse().map_err(|_| wrong())?,
-        size: size.trim().parse().map_err(|_| wrong())?,
-        count: count.trim().parse().map_err(|_| wrong())?,
-    })
-}
-
-fn filled(text: &str) -> Result<String, String> {
-    if text.is_empty() { Err("it is empty".to_owned()) } else { Ok(text.to_owned()) }
-}
-
-fn number<T: std::str::FromStr + PartialOrd + From<u8>>(text: &str) -> Result<T, String> {
-    let number = text.parse().ok().filter(|number| *number >= T::from(1));
-    number.ok_or_else(|| format!("{text:?} is not a possible number"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -641,7 +349,7 @@ mod tests {
             Generated from the list in `crates/cli/src/config.rs`; do not edit.\n\
             Every setting can stand in the file, in the environment and, where a command has it, in a flag; the flag wins, then the environment.\n"
             .to_owned();
-        for Setting { key, default, help, .. } in &SETTINGS {
+        for settings::Setting { key, default, help, .. } in &SETTINGS {
             page.push_str(&format!(
                 "\n## `{key}`\n\n{help}\n\nEnvironment: `{}`.\nDefault: `{default}`.\n",
                 variable(key)
