@@ -438,7 +438,7 @@ impl Client {
         self.http.request(method, url).header(header::AUTHORIZATION, self.authorization.clone())
     }
 
-    async fn get<Q: Serialize, T: DeserializeOwned>(
+    pub(crate) async fn get<Q: Serialize, T: DeserializeOwned>(
         &self,
         segments: &[&str],
         query: &Q,
@@ -456,12 +456,12 @@ impl Client {
         })
     }
 
-    async fn empty(&self, request: reqwest::RequestBuilder) -> Result<(), ClientError> {
+    pub(crate) async fn empty(&self, request: reqwest::RequestBuilder) -> Result<(), ClientError> {
         self.send(request).await.map(drop)
     }
 
     /// Sends a request; an answer that is not a success becomes the error it holds.
-    async fn send(
+    pub(crate) async fn send(
         &self,
         request: reqwest::RequestBuilder,
     ) -> Result<reqwest::Response, ClientError> {
@@ -495,7 +495,7 @@ impl Client {
         Ok(body.freeze())
     }
 
-    fn unreachable(&self, source: reqwest::Error) -> ClientError {
+    pub(crate) fn unreachable(&self, source: reqwest::Error) -> ClientError {
         // The address of the error may hold a query with a path; ours does not.
         let address = self.base.origin().ascii_serialization();
         ClientError::Unreachable { address, source: source.without_url() }

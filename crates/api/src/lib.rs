@@ -20,6 +20,7 @@ pub mod problem;
 pub mod sandboxes;
 pub mod sessions;
 pub mod snapshots;
+pub mod templates;
 pub mod time;
 pub mod tokens;
 pub mod variables;

@@ -13,6 +13,7 @@ mod sandbox;
 mod serve;
 mod session;
 mod snapshot;
+mod template;
 mod token;
 mod volume;
 
@@ -72,6 +73,9 @@ enum Command {
     /// Make, attach, check out and restore volumes of a server
     #[command(subcommand)]
     Volume(volume::VolumeCommand),
+    /// Build, list and delete templates of a server
+    #[command(subcommand)]
+    Template(template::TemplateCommand),
     /// Make and revoke tokens of a server
     #[command(subcommand)]
     Token(token::TokenCommand),
@@ -250,6 +254,7 @@ pub(crate) fn run(arguments: &[OsString]) -> ExitCode {
         Command::Snapshot(command) => snapshot::run(&configured, command),
         Command::Image(command) => image::run(&configured, command),
         Command::Volume(command) => volume::run(&configured, command),
+        Command::Template(command) => template::run(&configured, command),
         Command::Token(command) => token::run(&configured, command),
         Command::Doctor(arguments) => doctor::run(&configured, &arguments),
         Command::Serve(arguments) => serve::run(&configured, &arguments),
@@ -273,6 +278,7 @@ impl Command {
             | Self::Snapshot(_)
             | Self::Image(_)
             | Self::Volume(_)
+            | Self::Template(_)
             | Self::Token(_)
             | Self::Doctor(_)
             | Self::Serve(_) => Codes::Own,
@@ -288,6 +294,7 @@ impl Command {
             Self::Snapshot(command) => command.format(),
             Self::Image(command) => command.format(),
             Self::Volume(command) => command.format(),
+            Self::Template(command) => command.format(),
             Self::Token(command) => command.format(),
             Self::Doctor(arguments) => arguments.json.format(),
             Self::Serve(_) => Format::Text,

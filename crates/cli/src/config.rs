@@ -25,6 +25,7 @@ use std::{
 use control::{egress::EgressSettings, pool::PoolSettings};
 use domain::{mode::EgressMode, region::Region};
 use store::objects::ObjectSettings;
+use store::oci::registry::Registries;
 
 use self::settings::SETTINGS;
 use crate::error::Failure;
@@ -47,6 +48,7 @@ pub(crate) struct Config {
     pub(crate) dns_servers: Vec<SocketAddr>,
     pub(crate) upstream_roots: Option<PathBuf>,
     database: Option<String>,
+    pub(crate) registries: Registries,
     pub(crate) listen: SocketAddr,
     pub(crate) names: Vec<String>,
     pub(crate) region: Region,
@@ -178,6 +180,7 @@ impl Config {
             dns_servers: Vec::new(),
             upstream_roots: None,
             database: None,
+            registries: Registries::default(),
             listen: SocketAddr::from(([127, 0, 0, 1], 7070)),
             names: Vec::new(),
             region: Region::local(),

@@ -86,6 +86,14 @@ pub enum Action {
     CheckpointList,
     /// Delete a checkpoint.
     CheckpointDelete,
+    /// Build a template.
+    TemplateBuild,
+    /// See the templates.
+    TemplateList,
+    /// See one.
+    TemplateGet,
+    /// Remove one.
+    TemplateDelete,
     /// Make a token.
     TokenMint,
     /// See the tokens.
@@ -159,7 +167,7 @@ impl Permit {
 
 impl Action {
     /// Every action, for tests.
-    pub const ALL: [Self; 46] = [
+    pub const ALL: [Self; 50] = [
         Self::SandboxCreate,
         Self::SandboxGet,
         Self::SandboxList,
@@ -195,6 +203,10 @@ impl Action {
         Self::CheckpointCreate,
         Self::CheckpointList,
         Self::CheckpointDelete,
+        Self::TemplateBuild,
+        Self::TemplateList,
+        Self::TemplateGet,
+        Self::TemplateDelete,
         Self::TokenMint,
         Self::TokenList,
         Self::TokenRevoke,
@@ -234,7 +246,9 @@ impl Action {
             | Self::VolumeAttach
             | Self::VolumeDetach
             | Self::CheckpointCreate
-            | Self::CheckpointDelete => &[SandboxesWrite],
+            | Self::CheckpointDelete
+            | Self::TemplateBuild
+            | Self::TemplateDelete => &[SandboxesWrite],
             Self::SandboxGet
             | Self::SandboxList
             | Self::SandboxConsole
@@ -249,6 +263,8 @@ impl Action {
             | Self::VolumeGet
             | Self::VolumeList
             | Self::CheckpointList
+            | Self::TemplateList
+            | Self::TemplateGet
             | Self::LimitsGet => &[SandboxesRead],
             Self::ImageList | Self::ImageGet | Self::EgressRead | Self::AuditReadSandbox => {
                 &[SandboxesRead, Admin]
@@ -295,6 +311,10 @@ impl Action {
             Self::CheckpointCreate => "checkpoint.create",
             Self::CheckpointList => "checkpoint.list",
             Self::CheckpointDelete => "checkpoint.delete",
+            Self::TemplateBuild => "template.build",
+            Self::TemplateList => "template.list",
+            Self::TemplateGet => "template.get",
+            Self::TemplateDelete => "template.delete",
             Self::TokenMint => "token.mint",
             Self::TokenList => "token.list",
             Self::TokenRevoke => "token.revoke",
@@ -318,6 +338,9 @@ impl Action {
             }
             Self::CheckpointCreate | Self::CheckpointList | Self::CheckpointDelete => "checkpoint",
             Self::SnapshotList | Self::SnapshotGet | Self::SnapshotDelete => "snapshot",
+            Self::TemplateBuild | Self::TemplateList | Self::TemplateGet | Self::TemplateDelete => {
+                "template"
+            }
             Self::LimitsGet => "limit",
             Self::AuditReadAll => "audit line",
             Self::SandboxCreate

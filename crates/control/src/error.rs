@@ -120,6 +120,15 @@ pub enum Error {
         /// How many it has.
         in_use: u32,
     },
+    /// A template was not built. Nothing of it is left but the steps that were
+    /// done.
+    #[error("{}", told(*.line, .detail))]
+    BuildFailed {
+        /// Where in its description.
+        line: Option<usize>,
+        /// Why.
+        detail: String,
+    },
     /// Something that is needed does not answer now. Try again later.
     #[error("{detail}")]
     Unavailable {
@@ -185,6 +194,8 @@ pub enum ConflictCode {
     SnapshotNotReady,
     /// There is a snapshot of that name.
     SnapshotNameTaken,
+    /// What the template was built on is not there any more.
+    TemplateOutdated,
 }
 
 impl ConflictCode {
@@ -210,6 +221,7 @@ impl ConflictCode {
             Self::SnapshotMissing => "snapshot_missing",
             Self::SnapshotNotReady => "snapshot_not_ready",
             Self::SnapshotNameTaken => "snapshot_name_taken",
+            Self::TemplateOutdated => "template_outdated",
         }
     }
 }
@@ -233,6 +245,7 @@ impl Error {
             Self::ResumeFailed { .. } => "resume_failed",
             Self::Gone { .. } => "snapshot_expired",
             Self::KeptExceeded { .. } => "quota_exceeded",
+            Self::BuildFailed { .. } => "build_failed",
             Self::Unavailable { .. } => "unavailable",
             Self::Isolation { .. } => "isolation_too_weak",
             Self::Internal { .. } => "internal_error",
@@ -304,5 +317,24 @@ impl From<Denied> for Error {
             Denied::Scope(scope) => Self::Forbidden { scope },
             Denied::Unknown(noun) => Self::NotFound { noun },
         }
+    }
+}
+
+/// An error with everything below it, in one line.
+pub(crate) fn chain(error: &dyn StdError) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        source = error.source();
+    }
+    text
+}
+
+fn told(line: Option<usize>, detail: &str) -> String {
+    match line {
+        Some(line) => format!("the template was not built: line {line}: {detail}"),
+        None => format!("the template was not built: {detail}"),
     }
 }

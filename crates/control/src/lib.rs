@@ -38,6 +38,7 @@ pub mod sandboxes;
 pub mod sessions;
 pub mod settings;
 pub mod snapshots;
+pub mod templates;
 pub mod tokens;
 pub mod volumes;
 

@@ -76,6 +76,7 @@ enum Fate {
 impl Control {
     /// Makes what there is agree with what is on record.
     pub async fn recover(&self) -> Result<Recovered, Error> {
+        self.recover_templates().await?;
         let rows = self.store().live_sandboxes().await?;
         let known: Vec<SandboxId> = rows
             .iter()

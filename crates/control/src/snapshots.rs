@@ -39,6 +39,8 @@ use crate::{
 
 /// More copies than any organisation may have at a time count as many.
 const MOST_FORKS: u32 = 16;
+/// Of steps, a limit of their own keeps fewer.
+const MOST_OF_TEMPLATES: u32 = 256;
 
 /// A request for a snapshot.
 #[derive(Clone, Debug)]
@@ -276,6 +278,7 @@ impl Control {
             Purpose::Pause => (limits.max_paused, "paused sandboxes"),
             Purpose::Named => (limits.max_named, "snapshots"),
             Purpose::Fork => (MOST_FORKS, "copies in the making"),
+            Purpose::Template => (MOST_OF_TEMPLATES, "snapshots of templates and their steps"),
         };
         match self.store().add_snapshot(snapshot, &sealed.key, most, line).await? {
             AddedSnapshot::New => Ok(()),
@@ -388,12 +391,19 @@ impl Control {
             );
             Error::conflict(ConflictCode::SnapshotIncompatible, why)
         };
-        let name = template.as_str().parse().map_err(|_| changed())?;
-        match self.images().verified(&name).await {
-            Ok(image) if image.digest == digest => Ok(image),
-            Ok(_) | Err(ImagesError::NotFound) => Err(changed()),
-            Err(ImagesError::Refused(source)) => Err(Error::ImageRefused { name, source }),
-            Err(ImagesError::Unreadable(source)) => Err(Error::Internal { source }),
+        // A template that was built stands for the image below it, which its name
+        // does not tell.
+        if let Some(image) = self.installed(template).await?
+            && image.digest == digest
+        {
+            return Ok(image);
+        }
+        match self.images().with_digest(digest).await {
+            Ok(image) => Ok(image),
+            Err(ImagesError::NotFound) => Err(changed()),
+            Err(ImagesError::Refused(source) | ImagesError::Unreadable(source)) => {
+                Err(Error::Internal { source })
+            }
         }
     }
 

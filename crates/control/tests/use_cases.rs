@@ -26,5 +26,7 @@ mod record;
 mod recovery;
 #[path = "use_cases/snapshots.rs"]
 mod snapshots;
+#[path = "use_cases/templates.rs"]
+mod templates;
 #[path = "use_cases/tokens.rs"]
 mod tokens;

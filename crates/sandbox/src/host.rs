@@ -400,6 +400,10 @@ impl Host {
         }
     }
 
+    pub(crate) fn sources(&self) -> Sources {
+        self.shared.sources
+    }
+
     pub(crate) fn backend(&self) -> &dyn Backend {
         &*self.shared.backend
     }

@@ -24,3 +24,5 @@ pub mod link;
 pub mod network;
 pub mod spec;
 pub mod volumes;
+
+mod templates;

@@ -164,6 +164,7 @@ impl From<control::error::Error> for ApiError {
             Error::StartFailed { .. }
             | Error::CaptureFailed { .. }
             | Error::ResumeFailed { .. } => StatusCode::BAD_GATEWAY,
+            Error::BuildFailed { .. } => StatusCode::UNPROCESSABLE_ENTITY,
             Error::Unavailable { .. } | Error::NoGateway { .. } | Error::Isolation { .. } => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
@@ -175,8 +176,14 @@ impl From<control::error::Error> for ApiError {
     }
 }
 
-impl IntoResponse for ApiError {
-    fn into_response(self) -> Response {
+impl ApiError {
+    /// What the client is told, where the status was sent before.
+    pub(crate) fn into_problem(self) -> Problem {
+        self.log();
+        Problem::new(self.status, self.code, self.detail)
+    }
+
+    fn log(&self) {
         if let Some(source) = &self.source {
             let causes = chain(source.as_ref());
             if self.status == StatusCode::INTERNAL_SERVER_ERROR {
@@ -185,6 +192,12 @@ impl IntoResponse for ApiError {
                 tracing::warn!(code = self.code, causes, "a request was refused");
             }
         }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        self.log();
         let problem = Problem::new(self.status, self.code, self.detail);
         // Two words and three texts always serialise.
         let body = serde_json::to_vec(&problem).unwrap_or_default();

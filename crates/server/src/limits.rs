@@ -26,6 +26,13 @@ pub(crate) const MAX_EXEC: Duration = Duration::from_secs(3600);
 /// The time limit of exec when nothing is said.
 pub(crate) const DEFAULT_EXEC: Duration = Duration::from_secs(60);
 
+/// The largest context of a template. It lies in a file without a name.
+pub(crate) const CONTEXT: u64 = 1 << 30;
+/// Contexts that are received at the same time.
+pub(crate) const CONTEXTS: usize = 4;
+/// After how long without an event a build says that it is under way.
+pub(crate) const BUILD_SILENCE: Duration = Duration::from_secs(5);
+
 /// How long the body of a JSON request may take to arrive.
 pub(crate) const BODY_TIME: Duration = Duration::from_secs(30);
 /// How long an ordinary request may take.

@@ -19,6 +19,7 @@ use crate::{guest::table, router};
     (name = "guest", description = "The API inside a sandbox, streaming"),
     (name = "volumes", description = "Disks that outlive sandboxes, and their checkpoints"),
     (name = "images", description = "What sandboxes start from"),
+    (name = "templates", description = "What sandboxes start from, built from a description"),
     (name = "tokens", description = "Who may call"),
     (name = "egress", description = "What sandboxes may reach, and what they did"),
     (name = "audit", description = "Who did what"),

@@ -18,5 +18,6 @@ pub(crate) mod reference;
 pub(crate) mod sandboxes;
 pub(crate) mod sessions;
 pub(crate) mod snapshots;
+pub(crate) mod templates;
 pub(crate) mod tokens;
 pub(crate) mod volumes;

@@ -23,7 +23,7 @@ use crate::{
     limits, memory,
     rest::{
         audit, console, egress, exec, files, guest, health, images, limits as limit, pause,
-        reference, sandboxes, sessions, snapshots, tokens, volumes,
+        reference, sandboxes, sessions, snapshots, templates, tokens, volumes,
     },
 };
 
@@ -38,6 +38,8 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(console::read))
         .routes(routes!(images::list))
         .routes(routes!(images::get))
+        .routes(routes!(templates::list))
+        .routes(routes!(templates::get, templates::delete))
         .routes(routes!(limit::get))
         .routes(routes!(tokens::create, tokens::list))
         .routes(routes!(tokens::revoke))
@@ -67,6 +69,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
     let streams = OpenApiRouter::new()
         .routes(routes!(egress::log))
         .routes(routes!(exec::exec))
+        .routes(routes!(templates::build))
         .routes(routes!(files::read, files::write))
         .routes(routes!(guest::read, guest::call));
     OpenApiRouter::new().merge(ordinary).merge(slow).merge(streams)

@@ -78,6 +78,8 @@ pub enum Purpose {
     Named,
     /// The copies of one request: it goes when they run.
     Fork,
+    /// A template or a step on the way to one: it goes when neither is.
+    Template,
 }
 
 /// Where a snapshot is in its life.
@@ -130,7 +132,7 @@ pub struct SnapshotBytes {
 }
 
 impl Purpose {
-    const ALL: [Self; 3] = [Self::Pause, Self::Named, Self::Fork];
+    const ALL: [Self; 4] = [Self::Pause, Self::Named, Self::Fork, Self::Template];
 
     /// The word in the store and on every surface.
     pub fn as_str(self) -> &'static str {
@@ -138,6 +140,7 @@ impl Purpose {
             Self::Pause => "pause",
             Self::Named => "named",
             Self::Fork => "fork",
+            Self::Template => "template",
         }
     }
 }

@@ -100,6 +100,7 @@ pub(super) fn run(configured: &Configured<'_>, arguments: &DoctorArgs) -> Outcom
     report.add(host::disk(&config.state_dir))?;
     report.add(host::volumes())?;
     let image = report.add(host::image(&config))?;
+    report.add(host::packer())?;
     block_on(async {
         let machine = machine::examine(&config, &mut report, root).await?;
         if root && guest && image && machine {

@@ -26,7 +26,12 @@ use sandbox::{
     spec::{SandboxSpec, Source},
 };
 use server::{Options, Server};
-use store::{Store, disks::Disks, images::ImageStore, objects::Objects};
+use store::{
+    Store,
+    disks::Disks,
+    images::{ImageStore, built::BuiltImages},
+    objects::Objects,
+};
 use tokio::{net::TcpListener, time::timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -51,6 +56,8 @@ const MACHINES: &str = "machines";
 const VOLUMES: &str = "volumes";
 /// The file in the state folder under which the keys of snapshots are kept.
 const SEALING_KEY: &str = "snapshots.key";
+/// The folder in the state folder for images that are made of OCI images.
+const BUILT: &str = "built";
 const HANGUP: i32 = 1;
 /// How long sandboxes that are being started may take to settle at the end.
 const SETTLE: Duration = Duration::from_secs(10);
@@ -139,7 +146,10 @@ async fn serve(config: &Config) -> Outcome<u8> {
     let first = bootstrap(&store, &config.region, &sources, keep).await.map_err(failure)?;
     state::folder(&config.images())?;
     let images = ImageStore::open(config.images()).map_err(image::failure)?;
-    let images = Arc::new(ImageFolder::new(images));
+    let built = BuiltImages::open(config.state_dir.join(BUILT), sources.random);
+    let built = built.map_err(image::failure)?;
+    let images = ImageFolder::with_built(images, built, config.registries.clone());
+    let images = Arc::new(images);
     let backend =
         local::backend(config, &config.state_dir.join(MACHINES), local::Lifetime::Outlives)?;
     let kept = SnapshotLimits {

@@ -20,7 +20,7 @@ pub(super) struct Setting {
 }
 
 /// Each setting once, in the order of the reference page.
-pub(super) const SETTINGS: [Setting; 34] = [
+pub(super) const SETTINGS: [Setting; 35] = [
     Setting {
         key: "state_dir",
         default: "/var/lib/coldframe",
@@ -82,6 +82,12 @@ pub(super) const SETTINGS: [Setting; 34] = [
         default: "sqlite://<state_dir>/coldframe.db",
         help: "Where the server remembers: `sqlite:///path/file.db` or `postgres://user@host/name`.",
         set: |config, text| filled(text).map(|value| config.database = Some(value)),
+    },
+    Setting {
+        key: "registries",
+        default: "",
+        help: "Registries that a template may start from an image of, separated by commas: `NAME=URL`, and after it, separated by spaces, `also=HOST` for each host that the registry sends its clients to (for tokens, for layers), `login=/FILE` for a file with `account:password`, and `internal` if its addresses are of this network. `FROM docker://NAME/REPOSITORY:TAG` uses the one called NAME; nothing else is ever asked for.",
+        set: |config, text| text.parse().map(|value| config.registries = value),
     },
     Setting {
         key: "listen",

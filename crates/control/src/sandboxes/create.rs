@@ -17,7 +17,7 @@ use domain::{
     caller::Caller,
     ending::{Cause, Ending},
     id::{Alias, SandboxId, SnapshotId},
-    image::{Image, ImageName},
+    image::Image,
     mode::EgressMode,
     phase::Phase,
     size::{Resources, SizeClass},
@@ -34,13 +34,13 @@ use crate::{
     control::{Detail, detail},
     error::{ConflictCode, Error},
     fingerprint::fingerprint,
-    images::ImagesError,
     ledger::StoreLedger,
     sandboxes::{
         NewSandbox,
         request::{IdleTimeout, SizeChoice},
     },
     snapshots::{SnapshotState, not_ready},
+    templates::Foundation,
 };
 
 /// The time limit of a start, on top of that of the sandbox. The driver has
@@ -175,18 +175,7 @@ impl Control {
     async fn origin(&self, caller: &Caller, new: &NewSandbox) -> Result<Origin, Error> {
         let tier = &self.settings().tier;
         let Some(which) = &new.snapshot else {
-            let (resources, image) = (new.size.resources(tier)?, self.template(new).await?);
-            let ready = self.pool().claim(image.digest, resources);
-            return Ok(Origin {
-                claimed: ready.is_some(),
-                id: ready.unwrap_or_else(|| SandboxId::from_random(self.random())),
-                resources,
-                image,
-                source: Source::Template,
-                template: new.template.clone(),
-                size: new.size.class(),
-                parent: None,
-            });
+            return self.of_template(caller, new).await;
         };
         let found = self.find_snapshot(&caller.organization, which).await?;
         let own = found.filter(|snapshot| snapshot.organization == caller.organization);
@@ -211,22 +200,58 @@ impl Control {
         })
     }
 
-    /// The image that a template stands for. Each image is a template of its name.
-    async fn template(&self, new: &NewSandbox) -> Result<Image, Error> {
-        let unknown = || {
-            let detail = format!("there is no template {:?}", new.template.as_str());
-            Error::InvalidRequest { field: "template", detail }
-        };
-        let name: ImageName = new.template.as_str().parse().map_err(|_| unknown())?;
-        self.images().verified(&name).await.map_err(|error| match error {
-            ImagesError::NotFound => unknown(),
-            ImagesError::Refused(source) => Error::ImageRefused { name, source },
-            ImagesError::Unreadable(source) => Error::Internal { source },
-        })
+    /// What a template stands for: an image, or a machine that was captured.
+    async fn of_template(&self, caller: &Caller, new: &NewSandbox) -> Result<Origin, Error> {
+        let tier = &self.settings().tier;
+        match self.foundation(&caller.organization, &new.template).await? {
+            Foundation::Image(image) => {
+                let resources = new.size.resources(tier)?;
+                let ready = self.pool().claim(image.digest, resources);
+                Ok(Origin {
+                    claimed: ready.is_some(),
+                    id: ready.unwrap_or_else(|| SandboxId::from_random(self.random())),
+                    image: *image,
+                    source: Source::Template,
+                    template: new.template.clone(),
+                    resources,
+                    size: new.size.class(),
+                    parent: None,
+                })
+            }
+            Foundation::Template(template, image) => {
+                let resources = template.resources;
+                let given = new.size != SizeChoice::Class(SizeClass::default());
+                if given && new.size.resources(tier)? != resources {
+                    let name = &template.name;
+                    let own = format!("template {name} has a size of its own; leave the size out");
+                    return Err(Error::invalid("size", own));
+                }
+                if resources.cpus > tier.max_cpus || resources.memory_mib > tier.max_memory_mib {
+                    let large = "the template's size is larger than is allowed here";
+                    return Err(Error::invalid("template", large));
+                }
+                let source = self.loadable(&template.snapshot).await?.ok_or_else(|| {
+                    let name = &template.name;
+                    let why =
+                        format!("template {name} was made on another version; build it again");
+                    Error::conflict(ConflictCode::TemplateOutdated, why)
+                })?;
+                Ok(Origin {
+                    claimed: false,
+                    id: SandboxId::from_random(self.random()),
+                    image: *image,
+                    source: Source::Snapshot(source),
+                    template: template.name,
+                    resources,
+                    size: template.size,
+                    parent: Some(template.snapshot),
+                })
+            }
+        }
     }
 
     /// Starts what is on record. Owned by the tracker, not by a request.
-    pub(super) async fn start(&self, row: &Sandbox, spec: SandboxSpec, personality: Personality) {
+    pub(crate) async fn start(&self, row: &Sandbox, spec: SandboxSpec, personality: Personality) {
         let id = &row.id;
         let latest = self.now().plus(START_ALLOWANCE).plus(row.timeout);
         // The gateway asks for rules that it was not handed, so this only saves
@@ -274,7 +299,7 @@ impl Control {
     }
 
     /// Waits for a start and says what came of it.
-    async fn started(&self, id: &SandboxId) -> Result<Sandbox, Error> {
+    pub(crate) async fn started(&self, id: &SandboxId) -> Result<Sandbox, Error> {
         self.starts().over(id).await;
         let row = self.store().sandbox(id).await?;
         let row = row.ok_or(Error::NotFound { noun: "sandbox" })?;

@@ -161,19 +161,11 @@ fn new_sandbox(create: wire::CreateSandbox, headers: &HeaderMap) -> Result<NewSa
         }
     }
     let template = if snapshot.is_some() { UNUSED } else { &create.template };
-    let size = match (create.size, create.cpus, create.memory_mb) {
-        (None, None, None) => SizeChoice::Class(Default::default()),
-        _ if snapshot.is_some() => {
-            return Err(ApiError::field("size", "a sandbox from a snapshot has its size"));
-        }
-        (Some(size), None, None) => {
-            SizeChoice::Class(size.parse().map_err(|error| ApiError::field("size", error))?)
-        }
-        (None, Some(cpus), Some(memory_mib)) => SizeChoice::Explicit { cpus, memory_mib },
-        _ => {
-            return Err(ApiError::field("size", "give either size, or cpus and memory_mb"));
-        }
-    };
+    let given = create.size.is_some() || create.cpus.is_some() || create.memory_mb.is_some();
+    if snapshot.is_some() && given {
+        return Err(ApiError::field("size", "a sandbox from a snapshot has its size"));
+    }
+    let size = size(create.size.as_deref(), create.cpus, create.memory_mb)?;
     let key = headers.get("idempotency-key").map(|key| {
         let key = key.to_str().map_err(|_| ApiError::field("Idempotency-Key", "not ASCII"))?;
         Ok::<_, ApiError>(IdempotencyKey::new(key.to_owned())?)
@@ -211,6 +203,23 @@ fn new_sandbox(create: wire::CreateSandbox, headers: &HeaderMap) -> Result<NewSa
             .map_err(|error| ApiError::field("region", error))?,
         idempotency_key: key.transpose()?,
     })
+}
+
+/// A size by its name or in numbers; the smallest if nothing is said.
+pub(super) fn size(
+    class: Option<&str>,
+    cpus: Option<u8>,
+    memory_mb: Option<u32>,
+) -> Result<SizeChoice, ApiError> {
+    match (class, cpus, memory_mb) {
+        (None, None, None) => Ok(SizeChoice::Class(Default::default())),
+        (Some(class), None, None) => {
+            let class = class.parse().map_err(|error| ApiError::field("size", error))?;
+            Ok(SizeChoice::Class(class))
+        }
+        (None, Some(cpus), Some(memory_mib)) => Ok(SizeChoice::Explicit { cpus, memory_mib }),
+        _ => Err(ApiError::field("size", "give either size, or cpus and memory_mb")),
+    }
 }
 
 /// A sandbox as clients see it.

@@ -73,6 +73,10 @@ fn request(app: &App, endpoint: &Endpoint, id: &SandboxId) -> RequestBuilder {
             json(request, r#"{"name":"x","size_mb":16}"#)
         }
         ("POST", "volumes") => json(request, r#"{"volume":"none"}"#),
+        ("POST", "templates") => request
+            .query(&[("name", "x")])
+            .header("content-type", "application/x-tar")
+            .body(crate::templates::context("FROM base")),
         ("POST", "tokens") => json(request, r#"{"scopes":["admin"]}"#),
         ("POST", "files") => request.header("content-type", "application/octet-stream").body("x"),
         ("POST", "Start" | "Connect" | "StreamInput" | "WatchDir") => {

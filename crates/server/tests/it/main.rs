@@ -19,5 +19,6 @@ mod sandboxes;
 mod sessions;
 mod shutdown;
 mod snapshots;
+mod templates;
 mod tokens;
 mod volumes;

@@ -7,7 +7,7 @@ use super::{Problem, rules::Rules};
 use crate::tree::Tree;
 
 /// Everything the product speaks of.
-const NOUNS: [&str; 18] = [
+const NOUNS: [&str; 19] = [
     "apps",
     "approvals",
     "audit",
@@ -22,6 +22,7 @@ const NOUNS: [&str; 18] = [
     "skills",
     "snapshots",
     "tasks",
+    "templates",
     "tokens",
     "upstreams",
     "users",

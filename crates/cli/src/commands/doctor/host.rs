@@ -122,6 +122,21 @@ pub(super) fn image(config: &Config) -> Finding {
     }
 }
 
+/// Only templates from OCI images need it.
+pub(super) fn packer() -> Finding {
+    let check = "packing of images";
+    let (program, package) = store::images::built::MKFS;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    match std::env::split_paths(&path).map(|folder| folder.join(program)).find(|p| p.is_file()) {
+        Some(path) => Finding::ok(check, path.display().to_string()),
+        None => Finding::warn(
+            check,
+            format!("{program} is not installed"),
+            format!("templates cannot start from OCI images without it: apt-get install {package}"),
+        ),
+    }
+}
+
 /// A server is not needed, so one that is missing is worth a hint only.
 pub(super) async fn server(config: &Config) -> Finding {
     let check = "server";
