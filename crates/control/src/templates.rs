@@ -22,14 +22,15 @@ use crate::{
 };
 
 mod base;
-pub mod build;
+mod build;
 mod copy;
+mod events;
 mod kept;
 mod plan;
 mod ready;
 mod workshop;
 
-pub use build::{Build, Channel, Event, NewTemplate};
+pub use events::{Build, Channel, Event, NewTemplate};
 pub use store::archive::{ArchiveError, context::Context};
 
 /// Reads the names in a tar file that a client sent. Blocks on the disk.

@@ -37,11 +37,12 @@ use store::{
     snapshots::Purpose,
     templates::TemplateStep,
 };
-use tokio::{sync::mpsc, time::Instant};
+use tokio::time::Instant;
 
 use super::{
     Template,
     base::Ground,
+    events::{Build, Event, Feed, NewTemplate},
     kept,
     plan::{Plan, Planned, Work, plan, program},
     ready,
@@ -56,97 +57,10 @@ use crate::{
     sandboxes::request::SizeChoice,
 };
 
-/// Events that wait for whoever follows.
-const QUEUE: usize = 64;
 /// Steps that are remembered for each organisation.
 const MOST_STEPS: u32 = 64;
 /// How long a program that START names is watched where READY says nothing.
 const SETTLING: Duration = Duration::from_millis(500);
-
-/// A request to build a template.
-#[derive(Clone, Debug)]
-pub struct NewTemplate {
-    /// What it is to be called.
-    pub name: TemplateName,
-    /// Its description.
-    pub description: String,
-    /// The files it may copy.
-    pub context: Context,
-    /// The size of its sandboxes; that of its base if absent.
-    pub size: Option<SizeChoice>,
-    /// What its steps can reach.
-    pub network: Network,
-}
-
-/// A build under way: its events, in order; the last one is
-/// [`Event::Built`] or [`Event::Failed`]. Dropping it ends the build.
-#[derive(Debug)]
-pub struct Build(mpsc::Receiver<Event>);
-
-/// What happens in a build.
-#[derive(Debug)]
-pub enum Event {
-    /// A step begins, or was done before.
-    Step {
-        /// Counted from 1.
-        number: usize,
-        /// How many there are.
-        of: usize,
-        /// Where it is in the description.
-        line: usize,
-        /// What it says.
-        text: String,
-        /// Whether an earlier build has done it.
-        cached: bool,
-    },
-    /// A program printed something.
-    Output {
-        /// Where.
-        channel: Channel,
-        /// What.
-        text: String,
-    },
-    /// Something worth knowing.
-    Note {
-        /// What.
-        text: String,
-    },
-    /// It is built.
-    Built(Box<Template>),
-    /// It is not.
-    Failed(Error),
-}
-
-/// Where a program prints.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Channel {
-    /// Standard output.
-    Output,
-    /// Standard error.
-    Error,
-}
-
-/// Where events go.
-#[derive(Debug)]
-pub(super) struct Feed(mpsc::Sender<Event>);
-
-impl Build {
-    /// The next event; nothing after the last.
-    pub async fn next(&mut self) -> Option<Event> {
-        self.0.recv().await
-    }
-}
-
-impl Feed {
-    /// Tells whoever follows; nobody is no error, because then the build ends.
-    pub(super) async fn tell(&self, event: Event) {
-        drop(self.0.send(event).await);
-    }
-
-    async fn note(&self, text: impl Into<String>) {
-        self.tell(Event::Note { text: text.into() }).await;
-    }
-}
 
 /// What was made and is nobody's yet.
 #[derive(Debug, Default)]
@@ -199,7 +113,7 @@ impl Control {
         };
         let line = self.allowed(caller, permit, object.as_deref(), told);
         self.store().append_audit(&line).await?;
-        let (sender, receiver) = mpsc::channel(QUEUE);
+        let (feed, build) = Feed::new();
         let builder = Builder {
             control: self.clone(),
             caller: caller.clone(),
@@ -209,12 +123,12 @@ impl Control {
             context: new.context,
             size: new.size,
             network: new.network,
-            feed: Feed(sender),
+            feed,
             made: Mutex::default(),
             latest: Instant::now() + LIMIT,
         };
         self.tasks().spawn(builder.run());
-        Ok(Build(receiver))
+        Ok(build)
     }
 
     async fn judge_build(
@@ -244,7 +158,7 @@ impl Builder {
     async fn run(self) {
         let outcome = tokio::select! {
             outcome = self.build() => outcome,
-            () = self.feed.0.closed() => Err(Error::BuildFailed {
+            () = self.feed.closed() => Err(Error::BuildFailed {
                 line: None,
                 detail: "nobody follows the build any more".to_owned(),
             }),

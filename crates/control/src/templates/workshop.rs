@@ -17,8 +17,8 @@ use store::{archive::context::Context, sandboxes::Sandbox};
 use tokio::{sync::mpsc, time::Instant};
 
 use super::{
-    build::{Channel, Event, Feed},
     copy::Load,
+    events::{Channel, Event, Feed},
     plan::State,
 };
 use crate::Control;
