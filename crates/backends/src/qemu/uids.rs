@@ -17,11 +17,12 @@ use std::{
     },
     path::PathBuf,
     sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
 };
 
 use rustix::fs::FlockOperation;
 
-use super::record::Process;
+use super::{pidfd, record::Process};
 
 /// How many users there are.
 const COUNT: u32 = 65_536;
@@ -105,11 +106,13 @@ impl Uids {
         Ok((same && !self.is_occupied(uid)).then_some(file))
     }
 
-    /// Whether the process lives that the user is for.
+    /// Whether the process lives that the user is for. One that has ended and
+    /// that its parent has not taken note of yet does nothing any more.
     fn is_occupied(&self, uid: u32) -> bool {
         let text = fs::read(self.owner(uid)).unwrap_or_default();
         let process = serde_json::from_slice::<Process>(&text).ok();
-        process.is_some_and(|process| process.open().is_some())
+        let handle = process.and_then(|process| process.open());
+        handle.is_some_and(|handle| !pidfd::wait(&handle, Duration::ZERO).unwrap_or(false))
     }
 
     fn owner(&self, uid: u32) -> PathBuf {
@@ -170,10 +173,14 @@ mod tests {
         uids.release(uid);
         uids.sweep();
         assert!(uids.lock(uid).unwrap().is_none());
+        let handle = Process::observe(pid).unwrap().open().unwrap();
         machine.kill().unwrap();
-        machine.wait().unwrap();
+        // It has ended, and nobody has taken its result: that waits for init
+        // where the maker of the machine is gone.
+        assert!(pidfd::wait(&handle, Duration::from_secs(60)).unwrap());
         uids.sweep();
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        machine.wait().unwrap();
         assert!(uids.lock(uid).unwrap().is_some());
         fs::write(uids.owner(uid), "{\"pid\":").unwrap();
         assert!(uids.lock(uid).unwrap().is_some());
