@@ -14,6 +14,7 @@ mod crashes;
 mod inside;
 mod limits;
 mod pause;
+mod pool;
 mod secrets;
 mod service;
 mod site;

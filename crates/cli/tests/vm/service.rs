@@ -15,14 +15,23 @@ pub(crate) struct Service {
     pub(crate) state: State,
     child: Child,
     url: String,
+    settings: Settings,
 }
+
+/// Settings of the environment that a server has beside the usual ones.
+type Settings = &'static [(&'static str, &'static str)];
 
 impl Service {
     /// Starts one, or nothing where machines cannot run.
     pub(crate) fn start() -> Option<Self> {
+        Self::start_with(&[])
+    }
+
+    /// The same with settings.
+    pub(crate) fn start_with(settings: Settings) -> Option<Self> {
         let state = crate::site::state()?;
-        let (child, url) = serve(&state);
-        Some(Self { state, child, url })
+        let (child, url) = serve(&state, settings);
+        Some(Self { state, child, url, settings })
     }
 
     /// Where its log goes.
@@ -92,7 +101,7 @@ impl Service {
 
     /// Starts it again in the same place.
     pub(crate) fn again(&mut self) {
-        (self.child, self.url) = serve(&self.state);
+        (self.child, self.url) = serve(&self.state, self.settings);
     }
 }
 
@@ -121,9 +130,10 @@ fn log(state: &State) -> PathBuf {
 }
 
 #[track_caller]
-fn serve(state: &State) -> (Child, String) {
+fn serve(state: &State, settings: Settings) -> (Child, String) {
     let log = File::options().create(true).append(true).open(log(state)).expect("a log");
     let mut command = state.coldframe(["serve", "--listen", "127.0.0.1:0", "--log", "debug"]);
+    command.envs(settings.iter().copied());
     let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().expect("the server starts");
     let stdout = child.stdout.take().expect("a pipe");
     let line = BufReader::new(stdout).lines().next().and_then(Result::ok).unwrap_or_default();

@@ -21,12 +21,14 @@ use store::{
     sandboxes::{Added, Fingerprint, Sandbox, rest::Rest},
 };
 
+use tokio::sync::oneshot;
+
 use crate::{
     Control,
     authority::Action,
     control::detail,
     error::Error,
-    moves::{Begun, Kind},
+    moves::{Begun, Kind, Move},
     sandboxes::{
         request::{Copies, Metadata, Timeout},
         running,
@@ -84,18 +86,24 @@ impl Control {
     ) -> Result<Vec<SandboxId>, Error> {
         // Judged again when the copies are recorded; this saves a capture.
         self.has_room(&row, fork.count).await?;
-        let (begun, waiting) = match self.moves().begin(&row.id, Kind::Copy) {
-            Begun::First(begun, waiting) => (begun, waiting),
+        let begun = match self.moves().begin(&row.id, Kind::Copy) {
+            Begun::First(begun, _) => begun,
             Begun::Busy(kind) => return Err(busy(kind)),
             Begun::Joined(_) => return Err(busy(Kind::Copy)),
         };
         let copies: Vec<SandboxId> =
             (0..fork.count.get()).map(|_| SandboxId::from_random(self.random())).collect();
         let (control, ids, owner) = (self.clone(), copies.clone(), caller.clone());
+        let (done, told) = oneshot::channel();
         self.tasks().spawn(async move {
-            begun.end(control.fork(&owner, &row, &ids, fork, line).await);
+            let outcome = control.fork(&owner, &row, &ids, fork, line, begun).await;
+            // Whoever asked may be gone.
+            drop(done.send(outcome));
         });
-        waiting.outcome().await?;
+        told.await.unwrap_or(Err(Error::Unavailable {
+            detail: "the server is shutting down; look at the list of sandboxes",
+            source: None,
+        }))?;
         Ok(copies)
     }
 
@@ -107,10 +115,13 @@ impl Control {
         ids: &[SandboxId],
         fork: NewFork,
         line: AuditLine,
+        begun: Move,
     ) -> Result<(), Error> {
         let image = self.image_of(&row.template, row.image).await?;
         let (snapshot, sealed) = self.planned(row, &caller.user, Purpose::Fork);
         self.make(&snapshot, sealed.clone(), &line).await?;
+        // The sandbox itself is done with, however long its copies take.
+        begun.end(Ok(()));
         let copies: Vec<(Sandbox, Fingerprint)> =
             ids.iter().map(|id| self.copy(caller, row, id, &snapshot, &fork)).collect();
         let started = self.start_copies(&line, image, copies, &sealed, &fork.environment).await;
