@@ -31,6 +31,7 @@ use crate::{
     files::{Directory, FileQuery, Written},
     images::Image,
     limits::Limits,
+    metrics::Metrics,
     problem::{self, Problem},
     sandboxes::{
         Copies, CreateSandbox, Fork, ListSandboxes, Resume, Sandbox, SandboxPage, SetTimeout,
@@ -264,6 +265,11 @@ impl Client {
     pub async fn console(&self, id: &SandboxId) -> Result<Bytes, ClientError> {
         let request = self.request(Method::GET, &["sandboxes", id.as_str(), "console"]);
         self.read(self.send(request.timeout(ANSWER)).await?).await
+    }
+
+    /// How busy a sandbox is.
+    pub async fn metrics(&self, id: &SandboxId) -> Result<Metrics, ClientError> {
+        self.get(&["sandboxes", id.as_str(), "metrics"], &()).await
     }
 
     /// The images.

@@ -16,6 +16,7 @@ pub mod files;
 pub mod guest;
 pub mod images;
 pub mod limits;
+pub mod metrics;
 pub mod problem;
 pub mod sandboxes;
 pub mod sessions;

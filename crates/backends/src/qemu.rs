@@ -37,6 +37,7 @@ use domain::{
 };
 use sandbox::{
     backend::{Backend, BackendError, Captured, Pipe, Sealed, Then},
+    gauge::{Room, Taken},
     spec::{SandboxSpec, Source},
     volumes::Disk,
 };
@@ -52,6 +53,7 @@ mod command;
 mod console;
 mod cpio;
 mod filling;
+mod gauge;
 mod host;
 pub mod jail;
 mod launch;
@@ -469,6 +471,22 @@ impl Backend for QemuBackend {
         let run = self.run.clone();
         let listing = blocking(move || Folder::list(&run)).await;
         listing.map_err(|source| BackendError::failed("listing sandboxes", source))
+    }
+
+    async fn room(&self) -> Result<Room, BackendError> {
+        let run = self.run.clone();
+        let room = blocking(move || gauge::room(&run)).await;
+        room.map_err(|source| BackendError::failed("measuring the host", source))
+    }
+
+    async fn taken(&self, id: &SandboxId) -> Result<Taken, BackendError> {
+        let site = self.site(id);
+        let taken = blocking(move || {
+            let process = site.folder.read().process;
+            Ok(process.and_then(|process| gauge::taken(&site.group, &process)))
+        });
+        let failed = |source| BackendError::failed("measuring the machine", source);
+        taken.await.map_err(failed)?.ok_or(BackendError::NotFound)
     }
 
     async fn console(&self, id: &SandboxId) -> Result<Vec<u8>, BackendError> {

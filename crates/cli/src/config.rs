@@ -22,7 +22,7 @@ use std::{
     time::Duration,
 };
 
-use control::{egress::EgressSettings, pool::PoolSettings};
+use control::{admission::Capacity, egress::EgressSettings, pool::PoolSettings, settings::Totals};
 use domain::{mode::EgressMode, region::Region};
 use store::objects::ObjectSettings;
 use store::oci::registry::Registries;
@@ -55,6 +55,8 @@ pub(crate) struct Config {
     pub(crate) max_cpus: u8,
     pub(crate) max_memory_mb: u32,
     pub(crate) max_sandboxes: u32,
+    pub(crate) totals: Totals,
+    pub(crate) capacity: Capacity,
     pub(crate) networks: Vec<EgressMode>,
     pub(crate) egress: EgressSettings,
     pub(crate) max_paused: u32,
@@ -187,6 +189,8 @@ impl Config {
             max_cpus: 4,
             max_memory_mb: 8192,
             max_sandboxes: 20,
+            totals: Totals::default(),
+            capacity: Capacity::default(),
             networks: EgressMode::ALL.into_iter().filter(|mode| *mode < EgressMode::Open).collect(),
             egress: EgressSettings::default(),
             max_paused: 20,
@@ -282,8 +286,8 @@ fn plain(value: &toml::Value) -> Result<String, String> {
     match value {
         toml::Value::String(text) => Ok(text.clone()),
         toml::Value::Integer(number) => Ok(number.to_string()),
-        toml::Value::Float(_)
-        | toml::Value::Boolean(_)
+        toml::Value::Float(number) => Ok(number.to_string()),
+        toml::Value::Boolean(_)
         | toml::Value::Datetime(_)
         | toml::Value::Array(_)
         | toml::Value::Table(_) => Err("a text or a number is expected".to_owned()),
@@ -344,6 +348,12 @@ mod tests {
             assert!(found, "{place} {said}: {mistakes:?}");
         }
         assert_eq!(mistakes.len(), 5);
+    }
+
+    #[test]
+    fn a_factor_and_a_bound_reach_their_places() {
+        let config = read("memory_overcommit = 1.5\nquota_cpus = 8", &[], &[]).unwrap();
+        assert_eq!((config.capacity.memory_percent, config.totals.cpus), (150, Some(8)));
     }
 
     /// The page as the list has it.

@@ -141,6 +141,7 @@ impl From<api::client::ClientError> for Failure {
             E::Refused(problem) => {
                 let kind = match problem.status {
                     500 => Kind::Internal,
+                    503 if problem.code == "host_full" => Kind::Refused,
                     502..=504 => Kind::Unreachable,
                     400 => Kind::Usage,
                     _ => Kind::Refused,

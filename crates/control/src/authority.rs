@@ -116,6 +116,8 @@ pub enum Action {
     AuditReadSandbox,
     /// Read all audit lines of the organisation.
     AuditReadAll,
+    /// Read the numbers of the installation.
+    MetricsRead,
 }
 
 /// Whose the object is.
@@ -167,7 +169,7 @@ impl Permit {
 
 impl Action {
     /// Every action, for tests.
-    pub const ALL: [Self; 50] = [
+    pub const ALL: [Self; 51] = [
         Self::SandboxCreate,
         Self::SandboxGet,
         Self::SandboxList,
@@ -218,6 +220,7 @@ impl Action {
         Self::SessionEnd,
         Self::AuditReadSandbox,
         Self::AuditReadAll,
+        Self::MetricsRead,
     ];
 
     /// The scopes of which one is needed. Sandbox scopes and the administrator's
@@ -269,7 +272,11 @@ impl Action {
             Self::ImageList | Self::ImageGet | Self::EgressRead | Self::AuditReadSandbox => {
                 &[SandboxesRead, Admin]
             }
-            Self::TokenMint | Self::TokenList | Self::TokenRevoke | Self::AuditReadAll => &[Admin],
+            Self::TokenMint
+            | Self::TokenList
+            | Self::TokenRevoke
+            | Self::AuditReadAll
+            | Self::MetricsRead => &[Admin],
         }
     }
 
@@ -325,6 +332,7 @@ impl Action {
             Self::SessionList => "session.list",
             Self::SessionEnd => "session.end",
             Self::AuditReadSandbox | Self::AuditReadAll => "audit.read",
+            Self::MetricsRead => "metrics.read",
         }
     }
 
@@ -343,6 +351,7 @@ impl Action {
             }
             Self::LimitsGet => "limit",
             Self::AuditReadAll => "audit line",
+            Self::MetricsRead => "metric",
             Self::SandboxCreate
             | Self::SandboxGet
             | Self::SandboxList

@@ -22,9 +22,11 @@ use tokio::sync::Mutex;
 use tokio_util::task::TaskTracker;
 
 use crate::{
+    admission::Gate,
     authority::{Action, Owner, Permit, may},
     error::Error,
     images::Images,
+    metrics::Samples,
     moves::Moves,
     pool::Pool,
     settings::Settings,
@@ -53,6 +55,8 @@ struct Shared {
     pool: Pool,
     deadlines: Mutex<()>,
     volumes: OnceLock<Volumes>,
+    gate: Gate,
+    samples: Samples,
 }
 
 /// Metadata of an audit line.
@@ -87,6 +91,8 @@ impl Control {
                 pool: Pool::default(),
                 deadlines: Mutex::new(()),
                 volumes: OnceLock::new(),
+                gate: Gate::default(),
+                samples: Samples::default(),
             }),
         })
     }
@@ -156,6 +162,14 @@ impl Control {
     /// of limits in the order in which the store has them.
     pub(crate) fn deadlines(&self) -> &Mutex<()> {
         &self.shared.deadlines
+    }
+
+    pub(crate) fn gate(&self) -> &Gate {
+        &self.shared.gate
+    }
+
+    pub(crate) fn samples(&self) -> &Samples {
+        &self.shared.samples
     }
 
     pub(crate) fn now(&self) -> Timestamp {

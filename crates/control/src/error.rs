@@ -8,7 +8,7 @@ use domain::{
 };
 use store::error::StoreError;
 
-use crate::authority::Denied;
+use crate::{admission::Counted, authority::Denied};
 
 /// Why a use case did not do what it was asked.
 ///
@@ -68,12 +68,21 @@ pub enum Error {
         detail: String,
     },
     /// The organisation has as much as it may. End something, then try again.
-    #[error("{in_use} of {limit} sandboxes are in use; end one and try again")]
+    #[error("{in_use} of {limit} {of} are in use; end a sandbox and try again")]
     QuotaExceeded {
-        /// How many it may have.
-        limit: u32,
-        /// How many it has.
-        in_use: u32,
+        /// Of what.
+        of: Counted,
+        /// How much it may have.
+        limit: u64,
+        /// How much it has.
+        in_use: u64,
+    },
+    /// The host has no place for another sandbox now. Try again later, or ask for
+    /// a smaller one.
+    #[error("this host has no {of} left for another sandbox; try again later, or a smaller size")]
+    HostFull {
+        /// What it lacks.
+        of: Counted,
     },
     /// There is no room for another volume. Delete one, then try again.
     #[error("{detail}")]
@@ -240,6 +249,7 @@ impl Error {
             Self::Conflict { code, .. } => code.as_str(),
             Self::QuotaExceeded { .. } => "quota_exceeded",
             Self::VolumesFull { .. } => "quota_exceeded",
+            Self::HostFull { .. } => "host_full",
             Self::StartFailed { .. } => "start_failed",
             Self::CaptureFailed { .. } => "snapshot_failed",
             Self::ResumeFailed { .. } => "resume_failed",
@@ -271,9 +281,10 @@ impl Error {
             Self::ResumeFailed { detail } => Self::ResumeFailed { detail: detail.clone() },
             Self::Gone { detail } => Self::Gone { detail: detail.clone() },
             Self::NotFound { noun } => Self::NotFound { noun },
-            Self::QuotaExceeded { limit, in_use } => {
-                Self::QuotaExceeded { limit: *limit, in_use: *in_use }
+            Self::QuotaExceeded { of, limit, in_use } => {
+                Self::QuotaExceeded { of: *of, limit: *limit, in_use: *in_use }
             }
+            Self::HostFull { of } => Self::HostFull { of: *of },
             Self::KeptExceeded { what, limit, in_use } => {
                 Self::KeptExceeded { what, limit: *limit, in_use: *in_use }
             }
@@ -285,6 +296,12 @@ impl Error {
                 source: None,
             },
         }
+    }
+
+    /// As many sandboxes run as may.
+    pub(crate) fn no_more_sandboxes(limit: u32, in_use: u32) -> Self {
+        let of = Counted::Sandboxes;
+        Self::QuotaExceeded { of, limit: limit.into(), in_use: in_use.into() }
     }
 
     pub(crate) fn not_running(detail: impl Into<String>) -> Self {

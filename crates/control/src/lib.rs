@@ -21,6 +21,7 @@
 //!
 //! Deliberately absent: HTTP, and every name of a backend.
 
+pub mod admission;
 pub mod audit;
 pub mod authority;
 pub mod bootstrap;
@@ -31,6 +32,7 @@ pub mod images;
 pub mod keeper;
 pub mod ledger;
 pub mod limits;
+pub mod metrics;
 pub mod page;
 pub mod pool;
 pub mod recovery;

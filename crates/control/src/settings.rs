@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use domain::{isolation::IsolationClass, mode::EgressMode, region::Region, size::Resources};
 
 use crate::{
+    admission::{Capacity, Quota},
     egress::{EgressSettings, Gateway},
     pool::PoolSettings,
 };
@@ -16,6 +17,10 @@ pub struct Settings {
     pub region: Region,
     /// What each organisation may have.
     pub tier: TierLimits,
+    /// What all sandboxes of an organisation may have beside their number.
+    pub totals: Totals,
+    /// How much of the host may be promised.
+    pub capacity: Capacity,
     /// The least separation that is accepted; nothing lowers it (U2).
     pub least_isolation: IsolationClass,
     /// What is kept of sandboxes, and for how long.
@@ -67,6 +72,17 @@ impl Default for TierLimits {
     }
 }
 
+/// What all sandboxes of an organisation may have together. None is no bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Processors.
+    pub cpus: Option<u64>,
+    /// Memory in MiB.
+    pub memory_mib: Option<u64>,
+    /// Writable layers in MiB.
+    pub disk_mib: Option<u64>,
+}
+
 impl Settings {
     /// The modes that a sandbox can be given: without a gateway, none but `off`.
     pub(crate) fn offered(&self) -> Vec<EgressMode> {
@@ -74,11 +90,20 @@ impl Settings {
         modes.filter(|mode| *mode == EgressMode::Off || self.gateway.is_some()).collect()
     }
 
+    /// What an organisation may have in all.
+    pub(crate) fn quota(&self) -> Quota {
+        let Totals { cpus, memory_mib, disk_mib } = self.totals;
+        let sandboxes = Some(self.tier.max_concurrent.into());
+        Quota { sandboxes, cpus, memory_mib, disk_mib }
+    }
+
     /// The settings of an installation that demands machines and has no way out.
     pub fn new(region: Region) -> Self {
         Self {
             region,
             tier: TierLimits::default(),
+            totals: Totals::default(),
+            capacity: Capacity::default(),
             least_isolation: IsolationClass::Microvm,
             snapshots: SnapshotLimits::default(),
             pool: PoolSettings::default(),

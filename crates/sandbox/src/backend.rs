@@ -15,7 +15,11 @@ use domain::{
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::{spec::SandboxSpec, volumes::Disk};
+use crate::{
+    gauge::{Room, Taken},
+    spec::SandboxSpec,
+    volumes::Disk,
+};
 
 /// A byte pipe to a guest.
 pub trait Pipe: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -133,6 +137,16 @@ pub trait Backend: fmt::Debug + Send + Sync {
 
     /// Lists what exists, whole or half-made, whoever made it.
     async fn list(&self) -> Result<Vec<SandboxId>, BackendError>;
+
+    /// What the host has and has left.
+    async fn room(&self) -> Result<Room, BackendError> {
+        Ok(Room::UNBOUNDED)
+    }
+
+    /// What a sandbox takes of the host.
+    async fn taken(&self, _id: &SandboxId) -> Result<Taken, BackendError> {
+        Err(BackendError::Unsupported("this backend cannot measure a machine"))
+    }
 
     /// The last output of the machine's console, bounded by the backend.
     async fn console(&self, id: &SandboxId) -> Result<Vec<u8>, BackendError>;

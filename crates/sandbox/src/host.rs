@@ -28,6 +28,7 @@ use crate::{
     backend::{Backend, BackendError, Captured, Sealed, Then},
     driver::{Bounds, Command, Driver, Origin},
     egress::{Egress, NoEgress},
+    gauge::{Room, Taken},
     lifecycle::{Shelved, State},
     link::Link,
     spec::{Personality, SandboxSpec},
@@ -375,6 +376,22 @@ impl Host {
             return Err(HostError::Unreachable(io::ErrorKind::TimedOut.into()));
         };
         link.open(preface).await.map_err(HostError::Unreachable)
+    }
+
+    /// Opens a stream to the guest API that is no use of the sandbox: to look at
+    /// how it is does not keep it awake.
+    pub async fn look(&self, id: &SandboxId) -> Result<mux::Stream, HostError> {
+        self.stream(id, Preface::GuestApi).await
+    }
+
+    /// What the host has and has left.
+    pub async fn room(&self) -> Result<Room, HostError> {
+        self.shared.backend.room().await.map_err(HostError::Backend)
+    }
+
+    /// What a sandbox takes of the host.
+    pub async fn taken(&self, id: &SandboxId) -> Result<Taken, HostError> {
+        self.shared.backend.taken(id).await.map_err(HostError::Backend)
     }
 
     /// The last output of the machine's console.

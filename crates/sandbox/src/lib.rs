@@ -16,6 +16,7 @@ pub mod activity;
 pub mod backend;
 pub mod driver;
 pub mod egress;
+pub mod gauge;
 pub mod guest;
 pub mod host;
 pub mod ledger;

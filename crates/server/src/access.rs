@@ -15,7 +15,7 @@ use domain::base32;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use tracing::Instrument as _;
 
-use crate::{error::ApiError, hosts::Hosts};
+use crate::{app::App, error::ApiError, hosts::Hosts};
 
 /// Names a request in the answer and in the log.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -30,7 +30,7 @@ const PROTECTION: [(HeaderName, &str); 5] = [
 ];
 
 /// Gives the request a name, answers it, and writes its line.
-pub(crate) async fn record(request: Request, next: Next) -> Response {
+pub(crate) async fn record(State(app): State<App>, request: Request, next: Next) -> Response {
     let id = format!("req_{}", base32::encode(&rand::random::<[u8; 16]>()));
     let method = request.method().clone();
     let route = request.extensions().get::<MatchedPath>().cloned();
@@ -45,6 +45,7 @@ pub(crate) async fn record(request: Request, next: Next) -> Response {
     if let Ok(value) = HeaderValue::from_str(&id) {
         headers.insert(REQUEST_ID, value);
     }
+    app.counters.answered(response.status());
     let status = response.status().as_u16();
     let duration_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
     tracing::info!(parent: &span, %method, route, status, duration_ms, "answered a request");

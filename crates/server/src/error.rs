@@ -165,9 +165,10 @@ impl From<control::error::Error> for ApiError {
             | Error::CaptureFailed { .. }
             | Error::ResumeFailed { .. } => StatusCode::BAD_GATEWAY,
             Error::BuildFailed { .. } => StatusCode::UNPROCESSABLE_ENTITY,
-            Error::Unavailable { .. } | Error::NoGateway { .. } | Error::Isolation { .. } => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
+            Error::HostFull { .. }
+            | Error::Unavailable { .. }
+            | Error::NoGateway { .. }
+            | Error::Isolation { .. } => StatusCode::SERVICE_UNAVAILABLE,
             Error::Internal { .. } => StatusCode::INTERNAL_SERVER_ERROR,
         };
         let (code, detail) = (error.code(), error.to_string());
@@ -205,11 +206,25 @@ impl IntoResponse for ApiError {
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(problem::CONTENT_TYPE));
         headers.insert(REFUSED_BY_SERVER, HeaderValue::from_static("1"));
+        if let Some(seconds) = retry_after(self.status, self.code) {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static(seconds));
+        }
         if self.status == StatusCode::UNAUTHORIZED {
             let challenge = HeaderValue::from_static("Bearer realm=\"coldframe\"");
             headers.insert(header::WWW_AUTHENTICATE, challenge);
         }
         response
+    }
+}
+
+/// After how many seconds it is worth to ask again, where that may help.
+fn retry_after(status: StatusCode, code: &str) -> Option<&'static str> {
+    match (status, code) {
+        // A moment, in which answers leave.
+        (StatusCode::SERVICE_UNAVAILABLE, "busy") => Some("1"),
+        // Until a sandbox ends, or a server is there again.
+        (StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE, _) => Some("10"),
+        _ => None,
     }
 }
 

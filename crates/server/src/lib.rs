@@ -24,6 +24,7 @@ mod limits;
 mod listen;
 mod memory;
 mod newcomers;
+mod numbers;
 mod openapi;
 mod pace;
 mod rest;

@@ -42,6 +42,7 @@ use crate::{
     limits,
     memory::Memory,
     newcomers::{Newcomers, Visitor},
+    numbers::{Connected, Counters},
     pace::{Pace, Paced},
     router,
 };
@@ -75,10 +76,12 @@ impl Server {
     pub async fn serve(self, listener: TcpListener, shutdown: CancellationToken) -> io::Result<()> {
         let hosts = Hosts::new(listener.local_addr()?, &self.options.names);
         let tasks = TaskTracker::new();
+        let counters = Counters::default();
         let app = App {
             control: self.control,
             exec_grace: self.options.exec_grace,
             memory: Memory::new(self.options.memory),
+            counters: counters.clone(),
             stop: shutdown.clone(),
             tasks: tasks.clone(),
         };
@@ -91,6 +94,7 @@ impl Server {
             let serving = Serving {
                 service: service.clone(),
                 visitor: newcomers.enter(),
+                connected: counters.connected(),
                 pace: Pace::new(&self.options),
                 header_timeout: self.options.header_timeout,
             };
@@ -135,6 +139,7 @@ async fn next(listener: &TcpListener, shutdown: &CancellationToken) -> Option<Tc
 struct Serving {
     service: Router,
     visitor: Visitor,
+    connected: Connected,
     pace: Pace,
     header_timeout: Duration,
 }
@@ -142,7 +147,7 @@ struct Serving {
 impl Serving {
     /// One connection, to its end.
     async fn connection(self, stream: TcpStream, shutdown: CancellationToken) {
-        let Self { service, visitor, pace, header_timeout } = self;
+        let Self { service, visitor, connected: _connected, pace, header_timeout } = self;
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "a connection keeps its delay");
         }

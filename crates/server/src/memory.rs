@@ -48,9 +48,8 @@ impl Memory {
     }
 
     /// How many bytes are left.
-    #[cfg(test)]
-    pub(crate) fn left(&self) -> usize {
-        self.0.available_permits() * UNIT
+    pub(crate) fn left(&self) -> u64 {
+        (self.0.available_permits() * UNIT) as u64
     }
 
     /// A share that holds nothing yet.

@@ -13,6 +13,7 @@ pub(crate) mod guest;
 pub(crate) mod health;
 pub(crate) mod images;
 pub(crate) mod limits;
+pub(crate) mod metrics;
 pub(crate) mod pause;
 pub(crate) mod reference;
 pub(crate) mod sandboxes;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::{
     Router,
     extract::{Request, State},
-    middleware::{Next, from_fn, from_fn_with_state},
+    middleware::{Next, from_fn_with_state},
     response::{IntoResponse as _, Response},
 };
 use http::StatusCode;
@@ -22,8 +22,8 @@ use crate::{
     hosts::Hosts,
     limits, memory,
     rest::{
-        audit, console, egress, exec, files, guest, health, images, limits as limit, pause,
-        reference, sandboxes, sessions, snapshots, templates, tokens, volumes,
+        audit, console, egress, exec, files, guest, health, images, limits as limit, metrics,
+        pause, reference, sandboxes, sessions, snapshots, templates, tokens, volumes,
     },
 };
 
@@ -36,6 +36,8 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(snapshots::list))
         .routes(routes!(snapshots::get, snapshots::delete))
         .routes(routes!(console::read))
+        .routes(routes!(metrics::sandbox))
+        .routes(routes!(metrics::operator))
         .routes(routes!(images::list))
         .routes(routes!(images::get))
         .routes(routes!(templates::list))
@@ -86,7 +88,7 @@ pub(crate) fn service(app: App, hosts: Hosts) -> Router {
     let (open, _) = open_routes().split_for_parts();
     open.merge(versioned)
         .layer(from_fn_with_state(hosts, access::check_host))
-        .layer(from_fn(access::record))
+        .layer(from_fn_with_state(app.clone(), access::record))
         .with_state(app)
 }
 

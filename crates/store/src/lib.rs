@@ -35,6 +35,7 @@ pub mod sessions;
 pub mod snapshots;
 pub mod templates;
 pub mod tokens;
+pub mod usage;
 pub mod users;
 pub mod volumes;
 

@@ -51,6 +51,7 @@ fn cases() -> Vec<(&'static str, Case)> {
         sandboxes::a_sandbox_reads_back_as_it_was_added,
         sandboxes::of_many_creates_no_more_than_the_cap_succeed,
         sandboxes::a_cap_is_for_each_organisation,
+        sandboxes::what_sandboxes_take_is_summed,
         sandboxes::an_ended_sandbox_frees_its_place,
         sandboxes::a_repeated_request_makes_one_sandbox,
         sandboxes::a_key_is_for_one_request,

@@ -16,8 +16,10 @@ use domain::{
     id::{SandboxId, SnapshotId, VolumeId},
     isolation::IsolationClass,
 };
+pub use sandbox::gauge::Room;
 use sandbox::{
     backend::{Backend, BackendError, Captured, Pipe, Sealed, Then},
+    gauge::Taken,
     spec::{SandboxSpec, Source},
     volumes::Disk,
 };
@@ -41,6 +43,7 @@ pub struct FakeBackend {
     stall: Arc<Mutex<Option<(Call, When)>>>,
     stalled: Arc<Mutex<Option<watch::Sender<bool>>>>,
     incompatible: Arc<Mutex<Option<String>>>,
+    room: Arc<Mutex<Option<Room>>>,
     runtime: Option<Handle>,
 }
 
@@ -114,6 +117,11 @@ impl FakeBackend {
     /// Makes every snapshot one that cannot be loaded here any more.
     pub fn change_machine(&self, why: Option<&str>) {
         *lock(&self.incompatible) = why.map(str::to_owned);
+    }
+
+    /// Makes the host one that has so much; `None` one without bounds.
+    pub fn have_room(&self, room: Option<Room>) {
+        *lock(&self.room) = room;
     }
 
     /// Loses the files of a snapshot, as a disk would.
@@ -294,6 +302,16 @@ impl Backend for FakeBackend {
 
     async fn list(&self) -> Result<Vec<SandboxId>, BackendError> {
         Ok(self.machines().keys().cloned().collect())
+    }
+
+    async fn room(&self) -> Result<Room, BackendError> {
+        Ok(lock(&self.room).unwrap_or(Room::UNBOUNDED))
+    }
+
+    async fn taken(&self, id: &SandboxId) -> Result<Taken, BackendError> {
+        let there = self.machines().contains_key(id);
+        let taken = Taken { cpu_us: 1_500_000, memory_bytes: 7 << 20 };
+        if there { Ok(taken) } else { Err(BackendError::NotFound) }
     }
 
     async fn console(&self, id: &SandboxId) -> Result<Vec<u8>, BackendError> {

@@ -203,6 +203,16 @@ impl Group {
         count.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
     }
 
+    /// Memory that is charged to it.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        let file = match &self.hierarchy {
+            Hierarchy::V2(_) => "memory.current",
+            Hierarchy::V1(_) => "memory.usage_in_bytes",
+        };
+        let text = fs::read_to_string(self.paths()[0].join(file)).unwrap_or_default();
+        text.trim().parse().unwrap_or(0)
+    }
+
     /// Ends everything in it. Returns who was still there at `deadline`.
     pub(super) fn kill(&self, deadline: Instant) -> Vec<i32> {
         let paths = self.paths();

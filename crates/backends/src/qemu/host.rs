@@ -133,14 +133,9 @@ fn limits(resources: &Resources) -> Limits {
 pub(super) fn room(resources: &Resources) -> Result<(), BackendError> {
     let failed = |source: io::Error| BackendError::failed("reading the host's memory", source);
     let text = fs::read_to_string("/proc/meminfo").map_err(failed)?;
-    let mib = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name));
-        line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok())
-            .map(|kib| kib / 1024)
-    };
-    match (mib("MemTotal:"), mib("MemAvailable:")) {
-        (Some(total), Some(available)) => fits(resources, total, available),
-        _ => Err(failed(io::Error::other("/proc/meminfo lacks MemTotal or MemAvailable"))),
+    match super::gauge::memory(&text) {
+        Some((total, available)) => fits(resources, total, available),
+        None => Err(failed(io::Error::other("/proc/meminfo lacks MemTotal or MemAvailable"))),
     }
 }
 

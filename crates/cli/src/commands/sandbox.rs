@@ -8,6 +8,7 @@ mod kill;
 mod location;
 mod network;
 mod pause;
+mod stats;
 
 use clap::Subcommand;
 
@@ -32,6 +33,7 @@ pub(crate) enum SandboxCommand {
     Resume(pause::ResumeArgs),
     Fork(pause::ForkArgs),
     Extend(pause::ExtendArgs),
+    Stats(stats::StatsArgs),
     Kill(kill::KillArgs),
 }
 
@@ -50,6 +52,7 @@ impl SandboxCommand {
             | Self::Resume(_)
             | Self::Fork(_)
             | Self::Extend(_)
+            | Self::Stats(_)
             | Self::Kill(_) => Codes::Own,
         }
     }
@@ -69,6 +72,7 @@ impl SandboxCommand {
             Self::Resume(arguments) => arguments.json.format(),
             Self::Fork(arguments) => arguments.json.format(),
             Self::Extend(arguments) => arguments.json.format(),
+            Self::Stats(arguments) => arguments.json.format(),
             Self::Kill(arguments) => arguments.json.format(),
         }
     }
@@ -89,6 +93,7 @@ pub(crate) fn run(configured: &Configured<'_>, command: SandboxCommand) -> Outco
         SandboxCommand::Resume(arguments) => block_on(pause::resume(configured, &arguments)),
         SandboxCommand::Fork(arguments) => block_on(pause::fork(configured, &arguments)),
         SandboxCommand::Extend(arguments) => block_on(pause::extend(configured, &arguments)),
+        SandboxCommand::Stats(arguments) => block_on(stats::run(configured, &arguments)),
         SandboxCommand::Kill(arguments) => block_on(kill::run(configured, &arguments)),
     }
 }

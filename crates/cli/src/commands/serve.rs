@@ -174,6 +174,8 @@ async fn serve(config: &Config) -> Outcome<u8> {
     settings.snapshots = kept;
     settings.gateway = Some(Arc::new(gateway));
     settings.pool = config.pool.clone();
+    settings.totals = config.totals;
+    settings.capacity = config.capacity;
     let control = Control::new(store.clone(), images.clone(), host.clone(), settings, sources)
         .map_err(failure)?;
     let control = control.with_volumes(volumes(config)?);
@@ -188,6 +190,10 @@ async fn serve(config: &Config) -> Outcome<u8> {
     announce(config, address, first)?;
 
     let preparing = tokio::spawn(prepare(host, images));
+    let measuring = {
+        let control = control.clone();
+        tokio::spawn(async move { control.keep_measuring().await })
+    };
     let stop = CancellationToken::new();
     let keeping = tokio::spawn(control.clone().keep(stop.clone()));
     let options = Options { names: config.names.clone(), ..Options::default() };
@@ -199,6 +205,7 @@ async fn serve(config: &Config) -> Outcome<u8> {
             tracing::info!(signal, "stopping; a second signal stops at once");
             stop.cancel();
             preparing.abort();
+            measuring.abort();
             let ending = async {
                 let served = serving.await;
                 drop(keeping.await);

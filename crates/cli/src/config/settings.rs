@@ -20,7 +20,7 @@ pub(super) struct Setting {
 }
 
 /// Each setting once, in the order of the reference page.
-pub(super) const SETTINGS: [Setting; 35] = [
+pub(super) const SETTINGS: [Setting; 43] = [
     Setting {
         key: "state_dir",
         default: "/var/lib/coldframe",
@@ -133,8 +133,56 @@ pub(super) const SETTINGS: [Setting; 35] = [
     Setting {
         key: "max_sandboxes",
         default: "20",
-        help: "The most sandboxes that may exist at once.",
+        help: "The most sandboxes that an organisation may have running at once.",
         set: |config, text| number(text).map(|value| config.max_sandboxes = value),
+    },
+    Setting {
+        key: "quota_cpus",
+        default: "none",
+        help: "The most processors that all running sandboxes of an organisation may have together, or `none`.",
+        set: |config, text| bound(text).map(|value| config.totals.cpus = value),
+    },
+    Setting {
+        key: "quota_memory_mb",
+        default: "none",
+        help: "The most memory that they may have together, in MiB, or `none`.",
+        set: |config, text| bound(text).map(|value| config.totals.memory_mib = value),
+    },
+    Setting {
+        key: "quota_disk_mb",
+        default: "none",
+        help: "The most disk that they may have together, in MiB, or `none`. It is a part of their memory.",
+        set: |config, text| bound(text).map(|value| config.totals.disk_mib = value),
+    },
+    Setting {
+        key: "host_max_sandboxes",
+        default: "1000",
+        help: "The most sandboxes that may run on this host at once, of all organisations.",
+        set: |config, text| number(text).map(|value| config.capacity.sandboxes = value),
+    },
+    Setting {
+        key: "cpu_overcommit",
+        default: "64",
+        help: "How many times the processors of this host may be promised to running sandboxes. With 1, none ever waits for another; most sandboxes wait most of the time.",
+        set: |config, text| factor(text).map(|value| config.capacity.cpu_percent = value),
+    },
+    Setting {
+        key: "memory_overcommit",
+        default: "4",
+        help: "How many times the memory of this host may be promised to running sandboxes. With 1, each can use all it was given at any time. With more, a host whose sandboxes all do so runs out, and the kernel ends machines. Sandboxes of one template share what they have not changed.",
+        set: |config, text| factor(text).map(|value| config.capacity.memory_percent = value),
+    },
+    Setting {
+        key: "host_memory_reserve_mb",
+        default: "512",
+        help: "Memory of this host, in MiB, that must be left when one more sandbox uses all it is given; else it is not started.",
+        set: |config, text| amount(text).map(|value| config.capacity.memory_reserve_mib = value),
+    },
+    Setting {
+        key: "host_disk_reserve_mb",
+        default: "1024",
+        help: "Disk, in MiB, that must be free where machines are kept; else no sandbox is started.",
+        set: |config, text| amount(text).map(|value| config.capacity.disk_reserve_mib = value),
     },
     Setting {
         key: "max_paused",
@@ -306,4 +354,43 @@ fn filled(text: &str) -> Result<String, String> {
 fn number<T: std::str::FromStr + PartialOrd + From<u8>>(text: &str) -> Result<T, String> {
     let number = text.parse().ok().filter(|number| *number >= T::from(1));
     number.ok_or_else(|| format!("{text:?} is not a possible number"))
+}
+
+/// A number, or no bound.
+fn bound(text: &str) -> Result<Option<u64>, String> {
+    if text == "none" { Ok(None) } else { number(text).map(Some) }
+}
+
+/// A number that may be nothing.
+fn amount(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("{text:?} is not a possible number"))
+}
+
+/// How many times something is promised, in hundredths: 0.1 to 1000.
+fn factor(text: &str) -> Result<u64, String> {
+    let wrong = || format!("{text:?} is not a factor; write it like 1 or 2.5, up to 1000");
+    let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
+    if part.is_empty() || part.len() > 2 {
+        return Err(wrong());
+    }
+    let read = |digits: &str| digits.parse::<u16>().map_err(|_| wrong());
+    let hundredths = read(part)? * if part.len() == 1 { 10 } else { 1 };
+    let percent = u64::from(read(whole)?) * 100 + u64::from(hundredths);
+    if (10..=100_000).contains(&percent) { Ok(percent) } else { Err(wrong()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_factor_is_read_in_hundredths() {
+        for (text, percent) in [("1", 100), ("0.1", 10), ("2.5", 250), ("1.05", 105), ("64", 6400)]
+        {
+            assert_eq!(factor(text), Ok(percent), "{text}");
+        }
+        for text in ["", "0", "0.01", "-1", "1.", "1.005", "1001", "1e3", "x"] {
+            assert!(factor(text).is_err(), "{text}");
+        }
+    }
 }

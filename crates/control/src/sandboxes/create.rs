@@ -81,7 +81,22 @@ impl Control {
 
         // Before the row is there, so that whoever finds it finds the start too.
         let start = self.starts().begin(row.id.clone());
+        let place = match self.place(&row.organization, &row.resources, 1).await {
+            Ok(place) => Some(place),
+            Err(full) => match self.store().sandbox_of_key(&fingerprint).await {
+                // A repeated request needs no place.
+                Ok(Some(_)) => None,
+                found => {
+                    if claimed {
+                        self.unmake(&row.id).await;
+                    }
+                    let error = found.map_or_else(Error::from, |_| full);
+                    return Err(self.refuse(caller, action, None, told, error).await);
+                }
+            },
+        };
         let added = self.store().add_sandbox(&row, &fingerprint, most, &line).await;
+        drop(place);
         if claimed && !matches!(added, Ok(Added::New)) {
             // The machine was claimed for a sandbox that is not made.
             self.unmake(&row.id).await;
@@ -116,7 +131,7 @@ impl Control {
                 code: ConflictCode::IdempotencyKeyReused,
                 detail: "the idempotency key was used for a different request".to_owned(),
             },
-            Added::Full { in_use } => Error::QuotaExceeded { limit: most, in_use },
+            Added::Full { in_use } => Error::no_more_sandboxes(most, in_use),
         };
         Err(self.refuse(caller, action, None, told, refusal).await)
     }

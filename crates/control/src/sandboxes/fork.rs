@@ -149,8 +149,15 @@ impl Control {
         line.detail.insert("copies".to_owned(), serde_json::Value::Array(ids));
         let starts: Vec<_> =
             copies.iter().map(|(copy, _)| self.starts().begin(copy.id.clone())).collect();
-        match self.store().add_copies(&copies, most, &line).await? {
-            Added::Full { in_use } => return Err(Error::QuotaExceeded { limit: most, in_use }),
+        let count = u32::try_from(copies.len()).unwrap_or(u32::MAX);
+        let place = match copies.first() {
+            Some((one, _)) => Some(self.place(&one.organization, &one.resources, count).await?),
+            None => None,
+        };
+        let added = self.store().add_copies(&copies, most, &line).await?;
+        drop(place);
+        match added {
+            Added::Full { in_use } => return Err(Error::no_more_sandboxes(most, in_use)),
             Added::New | Added::Repeated(_) | Added::KeyReused => {}
         }
         let turns = std::sync::Arc::new(tokio::sync::Semaphore::new(TOGETHER));
@@ -218,8 +225,10 @@ impl Control {
         let most = self.settings().tier.max_concurrent;
         let in_use = self.store().count_live_sandboxes(&row.organization).await?;
         if most.saturating_sub(in_use) < count.get() {
-            return Err(Error::QuotaExceeded { limit: most, in_use });
+            return Err(Error::no_more_sandboxes(most, in_use));
         }
+        // Found out before anything is captured; it is looked for again then.
+        drop(self.place(&row.organization, &row.resources, count.get()).await?);
         Ok(())
     }
 

@@ -200,10 +200,13 @@ impl Control {
         };
         let disks = self.disks_of(id).await?;
         let most = self.settings().tier.max_concurrent;
-        match self.store().begin_waking(row, remaining, most, line).await? {
+        let place = self.place(&row.organization, &row.resources, 1).await?;
+        let woken = self.store().begin_waking(row, remaining, most, line).await?;
+        drop(place);
+        match woken {
             Woken::Begun => {}
             Woken::No => return Err(Error::not_running("the sandbox is not paused any more")),
-            Woken::Full { in_use } => return Err(Error::QuotaExceeded { limit: most, in_use }),
+            Woken::Full { in_use } => return Err(Error::no_more_sandboxes(most, in_use)),
         }
         let spec = SandboxSpec {
             image,

@@ -154,7 +154,7 @@ async fn an_organisation_gets_what_its_tier_has_and_no_more() {
         creates.spawn(async move { control.create_sandbox(&caller, request()).await });
     }
     let outcomes = creates.join_all().await;
-    let full = |error: &Error| matches!(error, Error::QuotaExceeded { limit: 2, in_use: 2 });
+    let full = |error: &Error| matches!(error, Error::QuotaExceeded { limit: 2, in_use: 2, .. });
     assert_eq!(outcomes.iter().filter(|made| made.is_ok()).count(), 2);
     assert_eq!(outcomes.iter().filter(|made| made.as_ref().is_err_and(full)).count(), 4);
     assert_eq!(it.machines().await.len(), 2);

@@ -13,6 +13,7 @@ mod files;
 mod guest;
 mod images;
 mod limits;
+mod metrics;
 mod raw;
 mod reference;
 mod sandboxes;

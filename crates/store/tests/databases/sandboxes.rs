@@ -66,6 +66,30 @@ pub(crate) async fn a_cap_is_for_each_organisation(store: Store) {
     assert_eq!(add(&store, &sandbox(&other), &unkeyed(), 1).await, Added::Full { in_use: 1 });
 }
 
+/// S14: what is promised is summed for each organisation, and what ended counts
+/// no more.
+pub(crate) async fn what_sandboxes_take_is_summed(store: Store) {
+    let (tenant, other) = (organization(&store).await, organization(&store).await);
+    assert_eq!(store.usage().await.expect("sums"), []);
+    let first = added(&store, &tenant).await;
+    added(&store, &tenant).await;
+    added(&store, &other).await;
+    let sums = store.usage().await.expect("sums");
+    let one = Resources::of(SizeClass::Medium);
+    for (tenant, sandboxes) in [(&tenant, 2), (&other, 1)] {
+        let of = |usage: &&Usage| usage.organization == tenant.organization;
+        let found = sums.iter().find(of).expect("a sum");
+        assert!(found.placed && found.phase == Phase::Provisioning);
+        assert_eq!(found.sandboxes, sandboxes);
+        assert_eq!(found.cpus, u64::from(one.cpus) * u64::from(sandboxes));
+        assert_eq!(found.memory_mib, u64::from(one.memory_mib) * u64::from(sandboxes));
+        assert_eq!(found.disk_mib, u64::from(one.disk_mib) * u64::from(sandboxes));
+    }
+    assert_eq!(end(&store, &first, Cause::GuestLost).await, Moved::Yes);
+    let left: u32 = store.usage().await.expect("sums").iter().map(|sum| sum.sandboxes).sum();
+    assert_eq!(left, 2);
+}
+
 pub(crate) async fn an_ended_sandbox_frees_its_place(store: Store) {
     let tenant = organization(&store).await;
     let first = added(&store, &tenant).await;

@@ -49,7 +49,10 @@ async fn answer(guest: FakeGuest, request: Request<Incoming>) -> Response<Body> 
     };
     match (method.as_str(), path.as_str()) {
         ("GET", "/health") => status(StatusCode::NO_CONTENT),
-        ("GET", "/metrics") => json(&serde_json::json!({"cpu_count": 1})),
+        ("GET", "/metrics") => json(&serde_json::json!({
+            "cpu_count": 1, "mem_total": 100, "mem_used": 10, "disk_total": 50, "disk_used": 5,
+            "processes": guest.knowledge().processes.len(),
+        })),
         ("GET", "/files") => read_file(&guest, &file_path(&query)),
         ("POST", "/files") => write_file(&guest, file_path(&query), &body),
         ("POST", "/process.Process/Start") => start(guest, &body),
