@@ -8,6 +8,7 @@
 
 #![allow(clippy::print_stdout, reason = "a test says why it did not run and what it measured")]
 
+mod attacks;
 mod codes;
 mod copies;
 mod crashes;

@@ -4,6 +4,9 @@
 //! missing from the server. Each is tried without a token, with a bad one, with
 //! the wrong scope and by another organisation.
 
+use std::sync::OnceLock;
+
+use api::tokens::CreateToken;
 use domain::{
     id::{CheckpointId, SandboxId, SessionId, TokenId, VolumeId},
     scope::Scope,
@@ -40,6 +43,14 @@ fn endpoints() -> Vec<Endpoint> {
     lines.collect()
 }
 
+/// One client, because making one takes longer than a request. It keeps no
+/// connection, which would belong to the runtime of another test.
+fn client() -> &'static reqwest::Client {
+    static CLIENT: OnceLock<reqwest::Client> = OnceLock::new();
+    let make = || reqwest::Client::builder().pool_max_idle_per_host(0).build().unwrap();
+    CLIENT.get_or_init(make)
+}
+
 /// A request that is right in all but its token.
 fn request(app: &App, endpoint: &Endpoint, id: &SandboxId) -> RequestBuilder {
     let token = TokenId::from_random([8; 16]);
@@ -53,8 +64,7 @@ fn request(app: &App, endpoint: &Endpoint, id: &SandboxId) -> RequestBuilder {
     let path = path.replace("{id}", id.as_str()).replace("{name}", "base");
     let path = path.replace("{session}", session.as_str());
     let query = if path.ends_with("/files") { "?path=/x" } else { "" };
-    let request =
-        reqwest::Client::new().request(endpoint.method.clone(), app.url(&(path.clone() + query)));
+    let request = client().request(endpoint.method.clone(), app.url(&(path.clone() + query)));
     let json = |request: RequestBuilder, body: &str| {
         request.header("content-type", "application/json").body(body.to_owned())
     };
@@ -123,6 +133,57 @@ async fn without_a_good_token_nothing_is_answered() {
     // What does not exist looks the same to a stranger.
     let answer = send(reqwest::Client::new().get(app.url("/v1/nothing")), None).await;
     assert_eq!(problem(answer).await.0, 401);
+    app.stop().await;
+}
+
+/// T-01, U14: what is no good token is none, on every route, in every way to
+/// present it, and a token is good until it is revoked.
+#[tokio::test]
+async fn what_is_no_good_token_opens_nothing() {
+    let app = App::start().await;
+    let id = fixtures::sandbox_id();
+    let good = app.tokens.sandboxes.expose().to_owned();
+    let administrator = app.client(&app.tokens.admin);
+    let scopes = ["sandboxes:read", "sandboxes:write"].map(str::to_owned).to_vec();
+    let revoked = administrator.create_token(&CreateToken { scopes, name: None }).await.unwrap();
+    administrator.revoke_token(&revoked.id).await.unwrap();
+    let flipped: String = good
+        .chars()
+        .map(|c| if c.is_lowercase() { c.to_ascii_uppercase() } else { c.to_ascii_lowercase() })
+        .collect();
+    let headers: Vec<(&str, String)> = vec![
+        ("authorization", format!("Bearer {}", revoked.token)),
+        ("authorization", format!("Bearer {flipped}")),
+        ("authorization", format!("Bearer {}", &good[..good.len() - 1])),
+        ("authorization", format!("Bearer {good}x")),
+        ("authorization", format!("Bearer {good},Bearer {good}")),
+        ("authorization", format!("Bearer \"{good}\"")),
+        ("authorization", format!("Basic {good}")),
+        ("authorization", good.clone()),
+        ("authorization", "Bearer null".to_owned()),
+        ("cookie", format!("token={good}")),
+        ("x-api-key", good.clone()),
+        ("x-forwarded-user", "administrator".to_owned()),
+    ];
+    for endpoint in endpoints().iter().filter(|endpoint| !endpoint.scopes.is_empty()) {
+        for (name, value) in &headers {
+            let answer = send(request(&app, endpoint, &id).header(*name, value), None).await;
+            let answer = problem(answer).await;
+            assert_eq!(
+                answer,
+                (401, "unauthenticated".into()),
+                "{} {name}: {value:.20}",
+                endpoint.path
+            );
+        }
+        let twice = request(&app, endpoint, &id).bearer_auth(&good);
+        assert_eq!(
+            send(twice, Some(&app.tokens.sandboxes)).await.status(),
+            401,
+            "{}",
+            endpoint.path
+        );
+    }
     app.stop().await;
 }
 
