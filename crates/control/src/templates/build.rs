@@ -302,9 +302,12 @@ impl Builder {
         let most = control.settings().tier.max_concurrent;
         let fingerprint = Fingerprint { key: None, request: String::new() };
         let start = control.starts().begin(id.clone());
-        match control.store().add_sandbox(&row, &fingerprint, most, &line).await? {
+        let place = control.place(organization, &row.resources, 1).await?;
+        let added = control.store().add_sandbox(&row, &fingerprint, most, &line).await?;
+        drop(place);
+        match added {
             Added::New => {}
-            Added::Full { in_use } => return Err(Error::QuotaExceeded { limit: most, in_use }),
+            Added::Full { in_use } => return Err(Error::no_more_sandboxes(most, in_use)),
             Added::Repeated(_) | Added::KeyReused => {
                 return Err(failed(1, "the machine to build in was not made".to_owned()));
             }
