@@ -86,3 +86,25 @@ async fn what_a_capture_and_a_start_cost() {
         rig.backend.forget(&snapshot.id).await.unwrap();
     }
 }
+
+/// A process that has loaded nothing starts a machine about as quickly as one
+/// that has: memory is read while QEMU starts.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_first_start_costs() {
+    let Some(mut rig) = Rig::for_snapshots("cost-first").await else { return };
+    rig.backend.prepare(&rig.spec).await.unwrap();
+    let (mut first, mut second) = (Vec::new(), Vec::new());
+    for _ in 0..5 {
+        rig.backend = rig.reopen();
+        for took in [&mut first, &mut second] {
+            let id = sandbox_id();
+            let begun = Instant::now();
+            rig.backend.create(&id, &rig.spec).await.unwrap();
+            took.push(begun.elapsed());
+            rig.backend.destroy(&id).await.unwrap();
+        }
+    }
+    first.sort();
+    second.sort();
+    println!("first start of a process {:?}, second {:?}", first[2], second[2]);
+}

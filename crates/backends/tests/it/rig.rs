@@ -25,7 +25,7 @@ use sandbox::{
 use tokio::time::timeout;
 
 /// Far longer than anything takes.
-pub(crate) const BOUND: Duration = Duration::from_secs(60);
+pub(crate) const BOUND: Duration = Duration::from_secs(240);
 
 /// A place to run machines. Tests that look at the whole place have one of
 /// their own; templates are shared by all.
