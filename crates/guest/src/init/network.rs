@@ -120,6 +120,10 @@ pub(super) async fn change(init: &Rc<Init>, network: control::Network) -> io::Re
     let state = &init.network;
     let _turn = state.turn.lock().await;
     identity::check_variables(&network.environment)?;
+    // Told again, as at every start: nothing is to be done.
+    if network.mode == state.mode.get() && network.environment == init.settings.borrow().hints {
+        return Ok(());
+    }
     // Until it is done, nothing opens that either mode forbids.
     init.egress.permit(network.mode.min(state.mode.get()));
     let outcome = apply(init, network.mode).await;
