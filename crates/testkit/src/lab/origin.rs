@@ -150,7 +150,7 @@ pub(super) async fn serve(log: Log, tls: Arc<ServerConfig>) {
                 tokio::spawn(async move {
                     let index = log.begin(at);
                     // How a connection ends is nothing to report.
-                    drop(one(stream, at.1, &log, index, tls).await);
+                    drop(Box::pin(one(stream, at.1, &log, index, tls)).await);
                 });
             }
         });
@@ -169,7 +169,7 @@ async fn one(
             let mut stream = TlsAcceptor::from(tls).accept(stream).await?;
             let name = stream.get_ref().1.server_name().map(str::to_owned);
             log.edit(index, |seen| seen.sni = name);
-            http(&mut stream, log, index).await
+            Box::pin(http(&mut stream, log, index)).await
         }
         22 => {
             stream.write_all(b"hello, who are you\r\n").await?;
@@ -183,7 +183,7 @@ async fn one(
                 stream.write_all(&bytes[..read]).await?;
             }
         }
-        _ => http(&mut stream, log, index).await,
+        _ => Box::pin(http(&mut stream, log, index)).await,
     }
 }
 

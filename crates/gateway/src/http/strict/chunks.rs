@@ -8,20 +8,15 @@ const MAX_SIZE_LINE: usize = 256;
 const MAX_TRAILERS: usize = 16 * 1024;
 
 /// Where in a chunked body we are.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) enum Chunks {
+    #[default]
     Size,
     Data(u64),
     /// Between the data of a chunk and the next size: so many bytes of CR LF seen.
     End(u8),
     /// So many bytes of trailers seen.
     Trailers(usize),
-}
-
-impl Default for Chunks {
-    fn default() -> Self {
-        Self::Size
-    }
 }
 
 impl Chunks {
