@@ -4,7 +4,7 @@
 //! here as the kind it belongs to, generated where it can be. Those that need
 //! surfaces which do not exist yet are listed in [`cases`] and print
 //! `not run: surface missing`.
-
+#![allow(clippy::unwrap_used, reason = "a test ends where something is wrong")]
 #![allow(clippy::print_stdout, reason = "a test says why it did not run")]
 
 mod addresses;

@@ -3,12 +3,14 @@
 use domain::{
     ending::{Cause, Ending},
     phase::Phase,
+    size::{Resources, SizeClass},
     time::Timestamp,
 };
 use store::{
     Store,
     audit::AuditFilter,
     sandboxes::{Added, Fingerprint, Moved, Sandbox, SandboxFilter},
+    usage::Usage,
 };
 use tokio::task::JoinSet;
 

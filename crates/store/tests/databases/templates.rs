@@ -146,7 +146,7 @@ pub(crate) async fn a_build_is_on_record_while_it_lasts(store: Store) {
     let tenant = organization(&store).await;
     let id = SandboxId::from_random(distinct_bytes());
     store.add_template_build(&id, &tenant.organization, NOW).await.expect("added");
-    assert_eq!(store.template_builds().await.expect("read"), [id.clone()]);
+    assert_eq!(store.template_builds().await.expect("read"), std::slice::from_ref(&id));
     store.remove_template_build(&id).await.expect("removed");
     assert!(store.template_builds().await.expect("read").is_empty());
 }

@@ -214,7 +214,9 @@ fn pieces() -> impl Strategy<Value = Vec<u8>> {
 
 /// What another parser reads in the first head: its length, method, target, and
 /// the fields.
-fn other(bytes: &[u8]) -> Option<(usize, String, String, Vec<(String, Vec<u8>)>)> {
+type Parsed = (usize, String, String, Vec<(String, Vec<u8>)>);
+
+fn other(bytes: &[u8]) -> Option<Parsed> {
     let mut fields = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut fields);
     let httparse::Status::Complete(length) = request.parse(bytes).ok()? else { return None };
