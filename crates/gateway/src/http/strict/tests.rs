@@ -1,3 +1,5 @@
+//! Requests that have one reading, and those that have not.
+
 use proptest::prelude::*;
 
 use super::*;

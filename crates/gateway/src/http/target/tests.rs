@@ -1,3 +1,5 @@
+//! Whereto a request is, from every place where it stands.
+
 use super::*;
 
 fn request(method: &str, uri: &str, host: Option<&str>, version: Version) -> Request<()> {

@@ -1,3 +1,5 @@
+//! The channel against a server that says what a test wants.
+
 use std::time::SystemTime;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Hellos of a real client, cut, changed and made up.
+
 use std::sync::Arc;
 
 use proptest::prelude::*;
