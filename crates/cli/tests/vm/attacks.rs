@@ -12,7 +12,7 @@ use crate::{
 fn curl(service: &Service, arguments: &[&str], path: &str) -> (u16, String) {
     let authorization = format!("Authorization: Bearer {}", service.token());
     let mut command = Command::new("curl");
-    command.args(["-sS", "--path-as-is", "--max-time", "60", "-w", "\n%{http_code}"]);
+    command.args(["-sS", "--path-as-is", "--max-time", "150", "-w", "\n%{http_code}"]);
     command.args(["-H", &authorization]).args(arguments).arg(format!("{}{path}", service.url()));
     let left = left_by(&mut command, None);
     let text = String::from_utf8_lossy(&left.stdout).into_owned();
@@ -157,14 +157,14 @@ fn links_lead_to_the_sandboxes_own_files() {
 fn output_without_end_costs_little() {
     let Some(service) = Service::start() else { return };
     let sandbox = service.create(&[]);
-    let exec = |line: &str| -> serde_json::Value {
-        let body = serde_json::json!({ "command": line, "timeout_seconds": 20 }).to_string();
+    let exec = |line: &str, seconds: u32| -> serde_json::Value {
+        let body = serde_json::json!({ "command": line, "timeout_seconds": seconds }).to_string();
         let arguments = ["-X", "POST", "-H", "Content-Type: application/json", "-d", &body];
         let (status, body) = curl(&service, &arguments, &format!("/v1/sandboxes/{sandbox}/exec"));
         assert_eq!(status, 200, "{line}: {body}");
         serde_json::from_str(&body).expect("JSON")
     };
-    exec("true");
+    exec("true", 60);
     let memory = |name: &str| {
         let status = fs::read_to_string(format!("/proc/{}/status", service.pid())).expect("status");
         let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a line");
@@ -180,18 +180,18 @@ fn output_without_end_costs_little() {
     fs::write(format!("/proc/{}/clear_refs", service.pid()), "5").expect("reset");
     let (before, disk_before) = (memory("VmRSS:"), disk());
     for line in [
-        "yes | head -c 64M",
-        "head -c 64M /dev/zero",
-        "head -c 64M /dev/zero | tr '\\0' x",
-        "head -c 64M /dev/urandom",
-        "head -c 64M /dev/zero | tr '\\0' '\\033' >&2",
+        "yes | head -c 16M",
+        "head -c 16M /dev/zero",
+        "head -c 16M /dev/zero | tr '\\0' x",
+        "head -c 16M /dev/urandom",
+        "head -c 16M /dev/zero | tr '\\0' '\\033' >&2",
     ] {
-        let answer = exec(line);
+        let answer = exec(line, 120);
         let (stdout, stderr) = (&answer["truncated"]["stdout"], &answer["truncated"]["stderr"]);
         assert!(stdout == true || stderr == true, "{line}: {}", answer["truncated"]);
         assert_eq!(answer["exit_code"], 0, "{line}");
     }
-    let endless = exec("yes");
+    let endless = exec("yes", 5);
     assert_eq!(endless["timed_out"], true);
     // A stream that is followed for a while and left.
     for line in ["yes", "cat /dev/zero"] {

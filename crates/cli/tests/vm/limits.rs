@@ -145,6 +145,32 @@ fn output_that_nobody_reads_holds_nobody_up() {
     works(&service, &bad);
 }
 
+/// A busy sandbox is seen to be busy from outside, and says how full it is.
+#[test]
+fn how_busy_a_sandbox_is_can_be_seen() {
+    let Some(service) = Service::start() else { return };
+    let sandbox = service.create(&[]);
+    let stats = || -> serde_json::Value {
+        let text = service.ok(&["sandbox", "stats", "--json", &sandbox]);
+        serde_json::from_str(&text).expect("JSON")
+    };
+    stats();
+    service.shell(&sandbox, "head -c 20M /dev/zero > /workspace/x; (timeout 60 sh -c 'while :; do :; done') > /dev/null 2>&1 &");
+    let busy = until("it is busy", || {
+        let now = stats();
+        let percent = now["cpu_percent"].as_f64().unwrap_or(0.0);
+        if percent > 20.0 { Ok(now) } else { Err(now.to_string()) }
+    });
+    let number = |name: &str| busy[name].as_u64().unwrap_or_else(|| panic!("{name}: {busy}"));
+    assert!(number("host_memory_bytes") > 20 << 20, "{busy}");
+    assert!(number("disk_used_bytes") >= 20 << 20, "{busy}");
+    assert!(number("disk_used_bytes") <= number("disk_total_bytes"), "{busy}");
+    assert!(number("memory_used_bytes") < number("memory_total_bytes"), "{busy}");
+    assert!(number("processes") >= 1, "{busy}");
+    let table = service.ok(&["sandbox", "stats", &sandbox]);
+    assert!(table.contains("processes"), "{table}");
+}
+
 fn size(folder: &std::path::Path) -> u64 {
     let mut total = 0;
     crate::site::walk(folder, &mut |path| {
