@@ -208,6 +208,17 @@ impl Control {
         }
     }
 
+    /// Tells a guest that slept: its mode may have changed meanwhile. The gateway
+    /// knows, so nobody waits for this.
+    pub(crate) fn tell_again(&self, id: &SandboxId) {
+        let (control, id) = (self.clone(), id.clone());
+        self.tasks().spawn(async move {
+            if let Err(error) = control.tell_network(&id).await {
+                tracing::warn!(sandbox.id = %id, %error, "a guest was not told of its network");
+            }
+        });
+    }
+
     /// Says what would happen to a URL, by which rule. Nothing is sent, and no
     /// name is looked up.
     pub async fn explain_egress(

@@ -157,12 +157,14 @@ async fn serve(config: &Config) -> Outcome<u8> {
         max_named: config.max_snapshots,
         retention: Duration::from_secs(u64::from(config.pause_retention_hours) * 3600),
     };
-    let ledger = Arc::new(StoreLedger::new(store.clone(), sources).keeping(kept.retention));
     let rules = StoreRules::new(store.clone(), config.egress.clone());
     let (journal, writing) = StoreJournal::new(store.clone(), sources.clock, config.egress_log());
     let (gateway, keeping) = Gateway::new(config, Facts { rules, journal })?;
+    let gateway_told: Arc<dyn control::egress::Gateway> = Arc::new(gateway.clone());
+    let ledger = StoreLedger::new(store.clone(), sources).keeping(kept.retention);
+    let ledger = Arc::new(ledger.with_gateway(Some(gateway_told.clone())));
     let (gateway_task, writing) = (tokio::spawn(keeping), tokio::spawn(writing.run()));
-    let host = Host::with_egress(backend, ledger, sources, Arc::new(gateway.clone()));
+    let host = Host::with_egress(backend, ledger, sources, Arc::new(gateway));
     let mut settings = Settings::new(config.region.clone());
     settings.tier = TierLimits {
         max_cpus: config.max_cpus,
@@ -172,7 +174,7 @@ async fn serve(config: &Config) -> Outcome<u8> {
     settings.networks = config.networks.clone();
     settings.egress = config.egress.clone();
     settings.snapshots = kept;
-    settings.gateway = Some(Arc::new(gateway));
+    settings.gateway = Some(gateway_told);
     settings.pool = config.pool.clone();
     settings.totals = config.totals;
     settings.capacity = config.capacity;

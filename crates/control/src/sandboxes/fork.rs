@@ -9,7 +9,6 @@ use domain::{
     caller::Caller,
     environment::Environment,
     id::{Alias, AuditId, SandboxId},
-    mode::EgressMode,
     phase::Phase,
 };
 use sandbox::{
@@ -201,10 +200,7 @@ impl Control {
             owner: caller.user.clone(),
             phase: Phase::Provisioning,
             // The widest mode is asked for each time.
-            network: match of.network {
-                EgressMode::Open => EgressMode::Restricted,
-                mode => mode,
-            },
+            network: of.network.inherited(),
             intent: None,
             ending: None,
             metadata,

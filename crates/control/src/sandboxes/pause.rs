@@ -218,6 +218,7 @@ impl Control {
         match self.host().resume(id.clone(), spec, Some(latest)).await {
             Ok(()) => {
                 self.sweep(&snapshot.id).await;
+                self.tell_again(id);
                 self.pass_on_deadline(id).await
             }
             Err(error) => {
