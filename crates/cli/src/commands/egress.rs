@@ -51,7 +51,7 @@ pub(crate) struct LogArgs {
 /// Nothing is sent and no name is looked up. Exits with 1 if it would be refused.
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
-    /// Whereto, such as https://example.org/
+    /// Whereto, such as `https://example.org/`
     #[arg(value_name = "URL")]
     destination: String,
 
