@@ -55,15 +55,49 @@ pub const INTERNAL: [Ipv4Addr; 4] = [
     Ipv4Addr::new(100, 64, 0, 9),
 ];
 
-/// The lab. Everything in it ends with it.
-pub struct Lab {
+/// Both namespaces, with everything outside. Ends when dropped.
+pub struct Internet {
     namespaces: Namespaces,
     /// Bytes and connections at origins and canaries.
     pub log: Log,
     /// Questions at the authority.
     pub script: Script,
-    /// Certificates that origins have; its roots are what the gateway believes.
+    /// Certificates that origins have.
     certificates: Certificates,
+}
+
+impl std::fmt::Debug for Internet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Internet").finish_non_exhaustive()
+    }
+}
+
+impl Internet {
+    /// Builds one whose origins have a certificate for `names`. `Err` says why
+    /// this machine cannot.
+    pub fn start(names: &[&str]) -> Result<Self, String> {
+        let namespaces = Namespaces::new()?;
+        let certificates = Certificates::new(names);
+        let (log, script) = (Log::default(), Script::default());
+        namespaces.outside(origin::serve(log.clone(), certificates.config()));
+        namespaces.outside(authority::serve(script.clone()));
+        log.wait_until_listening();
+        Ok(Self { namespaces, log, script, certificates })
+    }
+
+    /// The root under which origins have their certificates, as PEM.
+    pub fn root(&self) -> String {
+        self.certificates.root()
+    }
+}
+
+/// An internet and an engine in it. Everything ends with it.
+pub struct Lab {
+    internet: Internet,
+    /// Bytes and connections at origins and canaries.
+    pub log: Log,
+    /// Questions at the authority.
+    pub script: Script,
     engine: Arc<Engine>,
     rules: watch::Sender<Arc<Rules>>,
     journal: Arc<Kept>,
@@ -98,37 +132,22 @@ impl Policy for One {
 impl Lab {
     /// Builds one. `Err` says why this machine cannot.
     pub fn start(names: &[&str], limits: Limits) -> Result<Self, String> {
-        let namespaces = Namespaces::new()?;
-        let certificates = Certificates::new(names);
-        let (log, script) = (Log::default(), Script::default());
-        namespaces.outside(origin::serve(log.clone(), certificates.config()));
-        namespaces.outside(authority::serve(script.clone()));
+        let internet = Internet::start(names)?;
+        let (log, script) = (internet.log.clone(), internet.script.clone());
         let sandbox = sandbox_id();
         let (rules, known) = watch::channel(Arc::new(Rules::off(sandbox.clone(), 1)));
         let journal = Arc::new(Kept::default());
         let authorities = Arc::new(Authorities::new(RootKey::from_random([7; 32])));
-        let trust = Trust::new(&Roots::These(certificates.root().into_bytes()))
+        let trust = Trust::new(&Roots::These(internet.root().into_bytes()))
             .map_err(|error| error.to_string())?;
         let (kept, issuing) = (journal.clone(), authorities.clone());
         let policy = Arc::new(One(sandbox.clone(), known));
-        let engine = namespaces.inside(async move {
+        let engine = internet.namespaces.inside(async move {
             let lookup = Dns::new(&[SocketAddr::from((AUTHORITY, 53))]).expect("a resolver");
             let resolver = Resolver::new(Box::new(lookup));
             Arc::new(Engine::new(policy, kept, resolver, issuing, trust, limits))
         });
-        log.wait_until_listening();
-        let lab = Self {
-            namespaces,
-            log,
-            script,
-            certificates,
-            engine,
-            rules,
-            journal,
-            sandbox,
-            authorities,
-        };
-        Ok(lab)
+        Ok(Self { internet, log, script, engine, rules, journal, sandbox, authorities })
     }
 
     /// Replaces the rules of the sandbox.
@@ -162,7 +181,7 @@ impl Lab {
 
     /// The root under which origins have their certificates, as PEM.
     pub fn root(&self) -> String {
-        self.certificates.root()
+        self.internet.root()
     }
 
     /// The sandbox's own authority, as PEM.

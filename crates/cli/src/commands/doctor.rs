@@ -113,6 +113,7 @@ pub(super) fn run(configured: &Configured<'_>, arguments: &DoctorArgs) -> Outcom
             }
         }
         report.add(host::server(&config).await)?;
+        report.add(host::gateway(&config))?;
         Ok(())
     })?;
     let code = if report.failed > 0 { Kind::Refused.code(Codes::Own) } else { 0 };

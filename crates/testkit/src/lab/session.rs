@@ -29,7 +29,7 @@ impl Lab {
         far.set_nonblocking(true).expect("it can be");
         near.set_nonblocking(true).expect("it can be");
         let engine = Arc::clone(&self.engine);
-        self.namespaces.beside(async move {
+        self.internet.namespaces.beside(async move {
             let far = UnixStream::from_std(far).expect("a stream");
             engine.serve(Box::new(far)).await;
         });

@@ -154,6 +154,41 @@ pub(super) async fn server(config: &Config) -> Finding {
     }
 }
 
+/// Looks at the process that everything leaves through.
+pub(super) fn gateway(config: &Config) -> Finding {
+    let check = "gateway";
+    let uid = config.gateway_uid;
+    let statuses = std::fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| {
+        let status = std::fs::read_to_string(entry.path().join("status")).ok()?;
+        (field(&status, "Uid").next() == Some(uid.to_string().as_str())).then_some(status)
+    });
+    let statuses: Vec<_> = statuses.collect();
+    let bare = |status: &String| {
+        let none =
+            |name| field(status, name).next().is_some_and(|set| set.bytes().all(|c| c == b'0'));
+        none("CapEff") && none("CapPrm") && field(status, "NoNewPrivs").next() == Some("1")
+    };
+    match statuses.as_slice() {
+        [] => Finding::warn(
+            check,
+            "none runs",
+            "`coldframe serve` starts one; without it, nothing leaves any sandbox",
+        ),
+        all if all.iter().all(bare) => Finding::ok(check, format!("runs as {uid}, without rights")),
+        _ => Finding::fail(
+            check,
+            format!("a process of user {uid} has rights"),
+            "give the gateway a user that nothing else has: gateway_uid",
+        ),
+    }
+}
+
+/// The words of a line in a process's status.
+fn field<'a>(status: &'a str, name: &str) -> std::str::SplitWhitespace<'a> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.unwrap_or_default().split_whitespace()
+}
+
 /// Asks whether the server is ready. It takes no token.
 async fn healthy(url: &str) -> std::io::Result<bool> {
     let Some(rest) = url.strip_prefix("http://") else {
