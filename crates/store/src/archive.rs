@@ -119,7 +119,8 @@ impl Name {
         if raw.contains(&0) {
             return Err("its name holds a NUL byte");
         }
-        if raw.first() == Some(&b'/') {
+        // Some tools name the folder itself so, and nothing else.
+        if raw.first() == Some(&b'/') && raw.iter().any(|byte| *byte != b'/') {
             return Err("its name begins at the root");
         }
         let mut parts = Vec::new();
@@ -312,6 +313,7 @@ mod tests {
             assert!(parsed(raw).is_err(), "{raw:?}");
         }
         assert_eq!(parsed("./a//b/./c/"), Ok("a/b/c".into()));
+        assert_eq!((parsed("/"), parsed("./")), (Ok("".into()), Ok("".into())));
         assert_eq!(parsed("units/x\\x2dy.slice"), Ok("units/x\\x2dy.slice".into()));
     }
 
