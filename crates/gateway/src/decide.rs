@@ -7,7 +7,7 @@
 //! 4. [`pin`]: the answers of the one lookup, every one of them judged.
 //!
 //! Each takes what it needs and reads nothing, so that a table can test it and
-//! [`explain`] can tell what it would say. A permit is the only way from one
+//! [`explain()`] can tell what it would say. A permit is the only way from one
 //! step to the next: its type cannot be made elsewhere.
 
 mod explain;

@@ -14,7 +14,7 @@
 //! - No rules, or rules of an older generation, mean no way out.
 //! - A destination is read once, into [`domain::host::Host`], and that value is
 //!   matched, resolved, dialled and recorded.
-//! - Nothing is dialled but a [`resolve::Pinned`] address.
+//! - Nothing is dialled but a [`decide::Pinned`] address.
 //!
 //! Deliberately absent: storage. What it needs to know comes through
 //! [`rules::Policy`], what it has to tell goes into [`journal::Journal`].

@@ -2,7 +2,7 @@
 //!
 //! A frame that no honest peer sends ends the session with `InvalidData`.
 //! Small frames are joined: what the peer cut into single bytes reaches yamux
-//! in few pieces, and while nobody reads a stream in pieces of [`ENOUGH`]. And
+//! in few pieces, and while nobody reads a stream in pieces of 16 KiB. And
 //! small frames come at a bounded rate: a peer that sends nothing else is read
 //! more slowly, which costs its own session and nothing else.
 //!
