@@ -12,9 +12,11 @@ use testkit::fixtures::{sandbox_id, sealed};
 
 use crate::rig::{Rig, become_and_run, run, wake_and_run};
 
-/// A process that counts, and a file; both are in memory.
+/// A process that counts, and a file; both are in memory. The count is replaced
+/// whole, so that nobody reads it while it is empty.
 pub(crate) const BEGIN: &str = "echo written before > /tmp/file; \
-    sh -c 'n=0; while :; do n=$((n+1)); echo $n > /tmp/count; sleep 0.05; done' \
+    sh -c 'n=0; while :; do n=$((n+1)); echo $n > /tmp/next; mv /tmp/next /tmp/count; \
+    sleep 0.05; done' \
     >/dev/null 2>&1 & echo $! > /tmp/pid; cat /proc/sys/kernel/random/boot_id";
 
 /// What a machine that continues has to show.
