@@ -17,11 +17,8 @@
 
 use std::{
     collections::HashMap,
-    fs, io,
-    os::{
-        fd::OwnedFd,
-        unix::fs::{DirBuilderExt as _, PermissionsExt as _},
-    },
+    io,
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
     time::{Duration, Instant},
@@ -110,8 +107,6 @@ impl Loaded {
 impl Snapshots {
     /// Keeps snapshots in `folder`, and loads at most `limit` bytes of them.
     pub(super) fn open(folder: PathBuf, limit: Option<u64>) -> io::Result<Self> {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
-        fs::set_permissions(&folder, fs::Permissions::from_mode(0o700))?;
         let budget = Arc::new(Budget::open(limit)?);
         Ok(Self { folder, budget, places: Arc::default(), sweeper: OnceLock::new() })
     }

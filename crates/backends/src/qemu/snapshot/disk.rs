@@ -18,7 +18,7 @@ use std::{
     io::{self, Read as _, Write as _},
     os::{
         fd::{AsFd as _, OwnedFd},
-        unix::fs::{DirBuilderExt as _, FileExt as _},
+        unix::fs::{DirBuilderExt as _, FileExt as _, PermissionsExt as _},
     },
     path::{Path, PathBuf},
     sync::{
@@ -140,6 +140,9 @@ pub(in crate::qemu) fn write(
     memory: &Memory,
     devices: Vec<u8>,
 ) -> io::Result<Draft> {
+    // Not before: a process that captures nothing leaves no folder.
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
     let place = folder.join(to.id.as_str());
     let new = folder.join(format!("{}.new", to.id));
     remove(&new)?;
@@ -255,7 +258,11 @@ impl Fill {
 /// The snapshots that exist, whole or not.
 pub(super) fn list(folder: &Path) -> io::Result<Vec<SnapshotId>> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(folder)? {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
+        entries => entries?,
+    };
+    for entry in entries {
         let name = PathBuf::from(entry?.file_name());
         let stem = name.file_stem().and_then(|stem| stem.to_str());
         found.extend(stem.and_then(|stem| stem.parse::<SnapshotId>().ok()));
@@ -267,6 +274,9 @@ pub(super) fn list(folder: &Path) -> io::Result<Vec<SnapshotId>> {
 
 /// Removes a snapshot, whole or not.
 pub(in crate::qemu) fn forget(folder: &Path, id: &SnapshotId) -> io::Result<()> {
+    if !folder.exists() {
+        return Ok(());
+    }
     let place = folder.join(id.as_str());
     let gone = folder.join(format!("{id}.gone"));
     remove(&gone)?;

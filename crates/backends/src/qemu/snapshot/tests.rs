@@ -1,6 +1,6 @@
 //! Snapshots on disk, of a process that is its own machine.
 
-use std::os::fd::AsFd as _;
+use std::{fs, os::fd::AsFd as _};
 
 use domain::{
     image::digest::Digest,
