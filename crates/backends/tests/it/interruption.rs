@@ -143,7 +143,8 @@ async fn a_server_killed_while_it_captures_loses_nothing() {
             Err(other) => panic!("{other}"),
         }
         next.forget(&snapshot().id).await.unwrap();
-        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
+        // There is no folder before the first capture gets that far.
+        assert_eq!(std::fs::read_dir(&folder).map_or(0, Iterator::count), 0);
     }
     assert!(whole > 0, "no kill came after the end");
     rig.backend.destroy(&id).await.unwrap();
