@@ -146,7 +146,13 @@ fn a_damaged_template_is_none() {
 fn the_least_wanted_templates_are_forgotten() {
     let folder = tempfile::tempdir().unwrap();
     let keys: Vec<_> = (0..4u8).map(|n| Digest::of(&[n])).collect();
-    keys.iter().for_each(|key| store(folder.path(), *key));
+    for (age, key) in (0..).zip(&keys) {
+        store(folder.path(), *key);
+        // Set, because the clock of a file system may stand still for so long.
+        let manifest = folder.path().join(name(*key)).join("manifest.json");
+        let wanted = std::time::UNIX_EPOCH + std::time::Duration::from_secs(age);
+        fs::File::options().append(true).open(manifest).unwrap().set_modified(wanted).unwrap();
+    }
     let kernel = kernel(folder.path());
     fs::rename(&kernel, folder.path().join("kernel.bin")).unwrap();
     let kernel = folder.path().join("kernel.bin");
